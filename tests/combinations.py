@@ -21,6 +21,7 @@ from simulator.cli.commands.check import command as check
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS
 from simulator.engine.jitter import Jitter
+from simulator.model.operation import GRAPH_SCOPES
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.run.jobs.sharing import share
@@ -31,7 +32,6 @@ from simulator.scenario.jobs_file import load_jobs
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
 from simulator.step.checkpointing import MODULES
-from simulator.step.framework import GRAPH_SCOPES
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import plan_step
 from simulator.step.spec import Updater

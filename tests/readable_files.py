@@ -85,7 +85,8 @@ FRAMEWORK: Final = b"""\
 based_on: torchtitan
 kernel_time: {value: 1.0312, source: "calibrated to 3 runs"}
 network_time: {value: 0.97, source: "calibrated to 3 runs"}
-issue: {value: 5.1e-6, source: "calibrated to 3 runs"}
+host:
+  issue: {value: 5.1e-6, source: "calibrated to 3 runs"}
 calibration: {runs: 3, errors: [0.01, -0.02, 0.005]}
 """
 LOG: Final = b"""\

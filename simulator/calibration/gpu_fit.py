@@ -302,7 +302,7 @@ def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
          "n_positions": row.seq_len, "vocab_size": row.words, "tie_word_embeddings": False}
     )  # fmt: skip
     # The measured program has no framework: no sustained slow-down, no factor on elementwise kernels.
-    framework = replace(load_framework("torchtitan"), sustained={}, elementwise=1.0, parameter_bytes=0.0)
+    framework = load_framework("torchtitan").with_constants(sustained={}, elementwise=1.0, parameter_bytes=0.0)
     step = bare_step(
         model,
         row.seq_len,

@@ -101,7 +101,8 @@ def file_of(record: type, base: type[M], *, without: tuple[str, ...] = ()) -> ty
     ----------
     record : type
         A dataclass whose annotations say what each field may hold. A number is a FittedValue in the file, anything else
-        a SourcedValue; a mapping holds such values, or records with a source each.
+        a SourcedValue; a mapping holds such values, or records with a source each. A field that is a dataclass is a
+        mapping with the keys of its own fields.
     base : type
         Model with the file's further keys.
     without : tuple of str
@@ -115,6 +116,9 @@ def file_of(record: type, base: type[M], *, without: tuple[str, ...] = ()) -> ty
         kind = hints[field.name]
         if get_origin(kind) in _MAPPINGS:
             keys[field.name] = (dict[str, _sourced(get_args(kind)[1])], Field(default_factory=dict))  # type: ignore[misc]
+        elif isinstance(kind, type) and is_dataclass(kind):
+            nested = file_of(kind, Strict)
+            keys[field.name] = (nested, Field(default_factory=nested))
         else:
             form = _sourced(kind)
             keys[field.name] = (form, form.model_construct(value=field.default))
@@ -143,9 +147,11 @@ def values_of(file: BaseModel, record: type) -> dict[str, Any]:
     hints = get_type_hints(record)
 
     def value(figure: Any, kind: Any) -> Any:
-        if is_dataclass(kind) and isinstance(kind, type):
-            return kind(**{field.name: getattr(figure, field.name) for field in fields(kind)})
-        return figure.value
+        if not (is_dataclass(kind) and isinstance(kind, type)):
+            return figure.value
+        # A record in a mapping has one source, and a nested record a source for each value.
+        sourced = isinstance(figure, SourcedValue)
+        return kind(**({f.name: getattr(figure, f.name) for f in fields(kind)} if sourced else values_of(figure, kind)))
 
     values = {}
     for field in fields(record):
@@ -159,14 +165,20 @@ def values_of(file: BaseModel, record: type) -> dict[str, Any]:
     return values
 
 
-def figures(file: BaseModel) -> list[tuple[str, Any]]:
-    """Return the sourced values in a catalog file's model, as pairs (dotted key, value with source)."""
+def figures(file: BaseModel, *, written: bool = False) -> list[tuple[str, Any]]:
+    """Return the sourced values in a catalog file's model, as pairs (dotted key, value with source); with `written`,
+    without the defaults of keys that the file omits.
+    """
     by_key: list[tuple[str, Any]] = []
     for key in type(file).model_fields:
         value = getattr(file, key)
+        if written and key not in file.model_fields_set:
+            continue
         # Nested mappings, such as peaks by dtype, get dotted keys: matrix_flops.bfloat16.
         if isinstance(value, SourcedValue):
             by_key.append((key, value))
         elif isinstance(value, dict):
             by_key += [(f"{key}.{inner}", figure) for inner, figure in value.items()]
+        elif isinstance(value, BaseModel):
+            by_key += [(f"{key}.{inner}", figure) for inner, figure in figures(value, written=written)]
     return by_key

@@ -84,7 +84,10 @@ def _fault(model: type[BaseModel], document: Document, at: Key, detail: Mapping[
     key = (*at, *inner)
     kind = str(detail["type"])
     if kind == "extra_forbidden":
-        return document.fault(key, f"unknown key; {one_of(_keys_at(model, inner[:-1]), inner[-1])}", of_key=True)
+        homes = _homes(model, inner, detail["input"])
+        meant = f"write it under {'.'.join(map(str, (*key[:-1], homes[0])))}" if len(homes) == 1 else ""
+        meant = meant or one_of(_keys_at(model, inner[:-1]), inner[-1])
+        return document.fault(key, f"unknown key; {meant}", of_key=True)
     if kind == "missing":
         return document.fault(key, "is missing; give it")
     message = _message(kind, detail)
@@ -104,11 +107,24 @@ def _message(kind: str, detail: Mapping[str, Any]) -> str:
     return f"got {got!r}; {_WANTED.get(kind, str(detail['msg']).lower())}"
 
 
+def _homes(model: Any, steps: Key, value: Any) -> list[str]:
+    """Return the keys beside an unknown key that hold records with this key, or entries with the keys of its value."""
+    *above, name = steps
+    inner = set(value) if isinstance(value, Mapping) else set()
+    return [
+        home
+        for home in _keys_at(model, (*above,))
+        if name in _keys_at(model, (*above, home)) or set() < inner <= {*_keys_at(model, (*above, home, name))}
+    ]
+
+
 def _keys_at(model: Any, steps: Key) -> list[str]:
     """Return the allowed keys of the pydantic model at the end of the path `steps` in `model`."""
     kind = _plain(model)
     for step in steps:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
+            if step not in kind.model_fields:
+                return []
             kind = _plain(kind.model_fields[str(step)].annotation)
         elif get_args(kind):
             # A container such as dict[str, X]: the last type argument is the values' type.

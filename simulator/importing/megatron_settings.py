@@ -11,8 +11,8 @@ from typing import Any, Final
 from simulator.importing.facts import Facts
 from simulator.importing.machine import copies_of
 from simulator.importing.rules import Means, choice, flag, number, size, text, whole, words
+from simulator.model.operation import FULL_ITERATION, GRAPH_SCOPES
 from simulator.step.checkpointing import MODULES
-from simulator.step.framework import FULL_ITERATION, GRAPH_SCOPES
 from simulator.step.parallelism import layers_of_layout
 
 _PARALLELISM: Final = "training.parallelism"

@@ -105,8 +105,8 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
             momentum = _MUON_MOMENTUM if lesson.momentum is None else lesson.momentum
             others = Adam(lesson.rate, *(lesson.betas or _ADAM_BETAS), lesson.eps, lesson.decay, schedule)
             return Muon(
-                lesson.rate, momentum, lesson.decay, matrices.iterations, matrices.dtype, step.framework.split_maps,
-                schedule, others,
+                lesson.rate, momentum, lesson.decay, matrices.iterations, matrices.dtype,
+                step.framework.kernels.split_maps, schedule, others,
             )  # fmt: skip
         case name:
             raise ValueError(f"optimizer: got {name!r}; real training supports adam, lion, momentum, muon, sgd")

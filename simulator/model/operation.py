@@ -5,7 +5,9 @@ Counts for a micro-batch, without GPU, sharding or schedule.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 from simulator.model.adapters import AdapterKernels, Lora, Target, adapter_kernels
@@ -28,6 +30,20 @@ ProgramName = Literal["bare", "foak", "torchtitan", "torchtune", "transformers"]
 LossKernels = Literal[
     "ideal", "separate", "narrow", "vocab_parallel", "sharded", "native", "fused", "in_place", "chunked"
 ]
+# Operations of a layer by the scope of a CUDA graph that contains them, in Megatron-Core's words (cuda_graph_scope);
+# "mlp" is that of layers without experts.
+GRAPH_SCOPES: Final[Mapping[str, frozenset[str]]] = MappingProxyType({
+    "attn": frozenset((
+        "norm1", "qkv", "queries", "keys", "values", "query", "query down", "query norm", "query up", "kv down",
+        "kv norm", "kv up", "query and key norm", "rotary", "latent rotary", "repeated heads", "attention", "proj",
+        "norm1 after", "residual1",
+    )),
+    "mamba": frozenset(("mamba norm", "mamba in", "mamba scan", "mamba out", "mamba residual")),
+    "mlp": frozenset(("norm2", "gating", "up", "activation", "activation product", "down", "norm2 after", "residual2")),
+    "moe_router": frozenset(("norm2", "router", "shared up", "shared activation", "shared down")),
+    "moe_preprocess": frozenset(("latent down", "dispatch")),
+})  # fmt: skip
+FULL_ITERATION: Final = "full_iteration"
 
 
 @dataclass(frozen=True, slots=True)

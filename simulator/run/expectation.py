@@ -379,7 +379,7 @@ def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool, rated: b
     constants = load_framework(training.framework, scenario.base)
     most = _MOST if slower else 1 / _MOST
 
-    def with_constant(name: str, value: float) -> Scenario:
+    def with_constant(name: str, value: Any) -> Scenario:
         framework: Any = changed_file(training.framework, scenario.base, {name: value})
         return scenario.replaced(training=training.replaced(framework=framework))
 
@@ -400,12 +400,12 @@ def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool, rated: b
     if not slower:
         return
     # The issue time grows from its own value, or from 1 us.
-    issue = constants.issue or 1e-6
+    issue = constants.host.issue or 1e-6
     yield _Sized(
         lambda size: f"the host needs {1e6 * issue * size:.0f} us to issue a kernel",
-        lambda size: f"issue: {issue * size:.2g} in a framework file",
+        lambda size: f"host.issue: {issue * size:.2g} in a framework file",
         max(_SLOWEST_ISSUE / issue, 2.0),
-        lambda size: with_constant("issue", issue * size),
+        lambda size: with_constant("host", {"issue": issue * size}),
         _LIKELY * max(_USUAL_ISSUE / issue, 1.0),
     )
     if scenario.cluster.world_size > 1 and not scenario.cluster.stragglers:
@@ -438,11 +438,11 @@ def _plain(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Itera
     """Yield causes without a size: words, key, and changed fields of `training`."""
     constants = load_framework(training.framework, scenario.base)
     if slower:
-        if constants.overlaps and scenario.cluster.world_size > 1:
-            framework = changed_file(training.framework, scenario.base, {"overlaps": False})
+        if constants.sharding.overlaps and scenario.cluster.world_size > 1:
+            framework = changed_file(training.framework, scenario.base, {"sharding": {"overlaps": False}})
             yield (
                 "communication does not overlap with kernels",
-                "overlaps: false in a framework file",
+                "sharding.overlaps: false in a framework file",
                 {"framework": framework},
             )
         if training.activation_checkpointing != "full":
@@ -462,7 +462,7 @@ def _plain(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Itera
     newer = 3 in attention_generations(Clusters().of(scenario).gpus[0])
     if training.attention_generation in ("auto", 2) and newer:
         yield "attention runs on kernels of generation 3", "attention_generation: 3", {"attention_generation": 3}
-    if not training.compile and constants.compiled:
+    if not training.compile and constants.kernels.compiled:
         yield "a compiler merges kernels", "compile: true", {"compile": True}
 
 

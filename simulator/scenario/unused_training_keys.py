@@ -71,7 +71,7 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _optimizer(shape)
     yield from _sharding(shape)
     yield from _precision(shape, base)
-    if not load_framework(shape.framework, base).issue:
+    if not load_framework(shape.framework, base).host.issue:
         yield ("training", "cuda_graphs"), f"no kernel waits for the host of framework {shape.framework}"
     yield from _bucket_size(shape, world_size, base)
     yield from _one_copy(shape, world_size)
@@ -162,7 +162,7 @@ def _precision(shape: TrainingSpec, base: Path) -> Iterator[tuple[Key, str]]:
     key = ("training", "precision", "scaling")
     if find(shape.precision.resolved().matmul, stored=False).bits != 8:
         yield key, "needs a matmul dtype of eight bits; write matmul: float8_e4m3fn"
-    elif shape.precision.scaling == "row" and load_framework(shape.framework, base).row_scaled == 1.0:
+    elif shape.precision.scaling == "row" and load_framework(shape.framework, base).kernels.row_scaled == 1.0:
         yield key, f"{shape.framework} has no measured cost of scales for each row; write framework: torchtitan"
 
 

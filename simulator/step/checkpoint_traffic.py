@@ -28,7 +28,7 @@ SAVE: Final = "save checkpoint"
 def checkpoint_bytes(step: TrainingStep) -> float:
     """Return the bytes of a training's checkpoint: working parameters, and master copy and optimizer states of trained
     parameters, each once [B]. With adapters, which alone are trained, the frozen model is not saved. Frameworks whose
-    working parameters are temporary casts of the master copy save that copy alone (`Framework.saves_parameters`).
+    working parameters are temporary casts of the master copy save that copy alone (`MemoryConstants.saves_parameters`).
 
     Adam with bfloat16 parameters has 2 + 4 + 2 x 4 bytes for each parameter; torchtitan saves 4 + 2 x 4.
 
@@ -43,7 +43,7 @@ def checkpoint_bytes(step: TrainingStep) -> float:
     """
     master = 0 if step.precision.master is None else find(step.precision.master).itemsize
     states = step.optimizer.states * step.optimizer.state_itemsize
-    full = step.framework.saves_parameters or step.precision.master is None
+    full = step.framework.memory.saves_parameters or step.precision.master is None
     saved = trained = 0
     for module in modules(step.model, WHOLE):
         names = None if step.trained is None else step.trained.of(module.name)

@@ -6,12 +6,11 @@ Factors and bytes belong to a framework, or to a chip under sustained load, and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from simulator.basics import registry
 from simulator.basics.counts import number_of
@@ -28,30 +27,8 @@ from simulator.model.operation import LossKernels, ProgramName
 # tensor; a kernel per operation and tensor.
 Implementation = Literal["fused", "foreach", "for_loop"]
 IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
-# Users of a buffer such as Megatron-Core's GlobalMemoryBuffer; see `Framework.memory_buffer`.
+# Users of a buffer such as Megatron-Core's GlobalMemoryBuffer; see `MemoryConstants`.
 MemoryBuffer = Literal["none", "head", "inputs", "scores"]
-
-
-# Operations of a layer by the scope of a CUDA graph that contains them, in Megatron-Core's words (cuda_graph_scope);
-# "mlp" is that of layers without experts.
-GRAPH_SCOPES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
-    {
-        "attn": frozenset(
-            (
-                *("norm1", "qkv", "queries", "keys", "values", "query", "query down", "query norm", "query up"),
-                *("kv down", "kv norm", "kv up", "query and key norm", "rotary", "latent rotary", "repeated heads"),
-                *("attention", "proj", "norm1 after", "residual1"),
-            )
-        ),
-        "mamba": frozenset(("mamba norm", "mamba in", "mamba scan", "mamba out", "mamba residual")),
-        "mlp": frozenset(
-            ("norm2", "gating", "up", "activation", "activation product", "down", "norm2 after", "residual2")
-        ),
-        "moe_router": frozenset(("norm2", "router", "shared up", "shared activation", "shared down")),
-        "moe_preprocess": frozenset(("latent down", "dispatch")),
-    }
-)
-FULL_ITERATION: Final = "full_iteration"
 # GPUs with the chip of another GPU (H200 and GH200 too, whose names contain H20).
 _SAME_CHIP: Final = {"H20": "H100", "H800": "H100", "A800": "A100"}
 # Power of flash attention relative to that of matmuls, both at full clock; see `Framework.attention_time`.
@@ -60,31 +37,10 @@ _ATTENTION_POWER: Final = 0.86
 _OTHER: Final = "other"
 
 
-def _positive(value: float) -> float:
-    """Return a number of at least 0; raise ValueError for a negative number."""
-    if value < 0.0:
-        raise ValueError("must be at least 0")
-    return value
-
-
-def _share(value: float) -> float:
-    """Return a number from 0 to 1; raise ValueError for other numbers."""
-    if not 0.0 <= value <= 1.0:
-        raise ValueError("must be from 0 to 1")
-    return value
-
-
-def _factor(value: float) -> float:
-    """Return a positive number; raise ValueError for 0 and negative numbers."""
-    if value <= 0.0:
-        raise ValueError("must be more than 0")
-    return value
-
-
 # A number of at least 0, a number from 0 to 1, and a positive number.
-Amount = Annotated[float, AfterValidator(_positive)]
-Share = Annotated[float, AfterValidator(_share)]
-Factor = Annotated[float, AfterValidator(_factor)]
+Amount = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Factor = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +63,7 @@ class Sustained:
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """Time of the host to launch a part of a layer, in launches of a kernel (`Framework.issue`)."""
+    """Time of the host to launch a part of a layer, in launches of a kernel (`HostConstants.issue`)."""
 
     forward: Amount = 0.0
     backward: Amount = 0.0
@@ -115,38 +71,56 @@ class HostTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Framework:
-    """Constants of a training framework (torchtitan, NeMo, ...); the defaults are bare kernels without a framework's
-    overhead.
+class KernelConstants:
+    """Which kernels a framework launches, and how long they take relative to bare kernels."""
 
-    Attributes
-    ----------
-    optimizer_implementation : {"fused", "foreach", "for_loop"}
-        Default implementation of the optimizer's update.
-    memory_buffer : {"none", "head", "inputs", "scores"}
-        Users of a buffer that grows to the largest request and is never freed. Under sequence parallelism, "head": the
-        gathered input of the head's matmul; "inputs": also the gathered inputs of layers' matmuls. "scores": these, and
-        attention's scores if they go through HBM.
-    """
-
-    name: str = "bare"
-    # Whose kernels compute a layer's parts; a compiler merges those of "bare"
-    program: ProgramName = "bare"
     attention_masked: Share = 0.0  # share of masked scores that attention computes anyway, 0 to 1
     elementwise: Factor = 1.0  # duration of elementwise kernels relative to their ideal HBM traffic
-    # HBM traffic of copies and casts around a unit's collectives, per parameter and micro-batch [B]
-    parameter_bytes: Amount = 0.0
     compiled: Amount = 0.0  # duration of merged kernels relative to the HBM traffic of separate kernels
-    loss: LossKernels = "ideal"  # implementation of the loss, unless a step chooses another one
-    # Whether queries, keys and values, and gate and up, are separate matmuls; `selective_op` recomputes every second
-    # one
-    split_maps: bool = False
     # Duration of matmuls in eight bits with a scale for each row, relative to a scale for each tensor
     row_scaled: Factor = 1.0
-    stops_early: bool = False  # whether recompute ends with the last tensor needed by the backward pass
     # Whether a kernel casts a tensor to eight bits once, in both orders, before tensor-parallel ranks gather the
     # tensor, and weights once per step; otherwise each matmul casts both operands
     casts_once: bool = False
+    # Whether modules save copies that merged kernels avoid: the activation's output beside the gated product and, if
+    # queries, keys and values come from one matmul, queries and keys beside the array from which they were cut, and
+    # attention's output in both orders
+    keeps_copies: bool = False
+    # Whether queries, keys and values, and gate and up, are separate matmuls; `selective_op` recomputes every second
+    # one
+    split_maps: bool = False
+    # Whether NF4 matrices are torchao's NF4Tensors, which 13 kernels write out one after the other. A compiler merges
+    # the kernels. Otherwise one kernel of bitsandbytes writes out a matrix.
+    nf4_tensors: bool = False
+    # Whether ring attention merges its steps in the outputs' dtype, as Transformer Engine does; otherwise in float32
+    half_rings: bool = False
+    # Whether the router's weights multiply the experts' activation, and not their outputs, which are then not saved
+    weights_activations: bool = False
+    stops_early: bool = False  # whether recompute ends with the last tensor needed by the backward pass
+
+
+@dataclass(frozen=True, slots=True)
+class HostConstants:
+    """Time of the host to launch kernels and collectives; a faster GPU waits for the host (host-bound)."""
+
+    issue: Amount = 0.0  # time to launch a kernel or collective [s]
+    # Time of parts of a layer that take longer than their kernels to issue, by the operation's name ("router"), of a
+    # collective ("exchange" between model-parallel ranks, "sharding" of parameters and gradients), of a function that
+    # is recomputed by itself ("recompute"); besides, of each expert of grouped matmuls ("expert") and of each matmul in
+    # eight or four bits ("narrow matmul")
+    parts: Mapping[str, HostTime] = field(default_factory=dict)
+    # Whether a host waits for a receive before it issues more; not in schedules whose sends every framework batches
+    # (`PipelineSchedule.batches_sends`)
+    sends_block: bool = False
+    # Additional time to issue a tensor-parallel exchange, per rank except one, if pipeline stages lie on several nodes
+    # [s]
+    issue_in_pipeline: Amount = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingConstants:
+    """How a framework runs the collectives of sharded model states."""
+
     overlaps: bool = True  # whether collectives of sharding overlap with kernels; otherwise each waits for the other
     each_tensor: bool = False  # whether every tensor is communicated by a separate collective
     # Time that ZeRO-1 and ZeRO-2 spend on each rank that owns tensors, in the reduction and again in the gather [s]:
@@ -154,30 +128,14 @@ class Framework:
     per_owner: Amount = 0.0
     # Whether a recomputed layer is gathered for the recompute and again for the backward pass
     gathers_again: bool = False
-    issue: Amount = 0.0  # host time to launch a kernel or collective [s]; a faster GPU waits for the host (host-bound)
-    # Host time of parts of a layer that take longer than their kernels to issue, by the operation's name ("router"), of
-    # a collective ("exchange" between model-parallel ranks, "sharding" of parameters and gradients), of a function that
-    # is recomputed by itself ("recompute"); besides, of each expert of grouped matmuls ("expert") and of each matmul in
-    # eight or four bits ("narrow matmul")
-    host: Mapping[str, HostTime] = field(default_factory=dict)
-    # Whether a host waits for a receive before it issues more; not in schedules whose sends every framework batches
-    # (`PipelineSchedule.batches_sends`)
-    sends_block: bool = False
-    # Additional host time to issue a tensor-parallel exchange, per rank except one, if pipeline stages lie on several
-    # nodes [s]
-    issue_in_pipeline: Amount = 0.0
-    # Whether modules save copies that merged kernels avoid: the activation's output beside the gated product and, if
-    # queries, keys and values come from one matmul, queries and keys beside the array from which they were cut, and
-    # attention's output in both orders
-    keeps_copies: bool = False
-    # Whether NF4 matrices are torchao's NF4Tensors, which 13 kernels write out one after the other. A compiler merges
-    # the kernels. Otherwise one kernel of bitsandbytes writes out a matrix.
-    nf4_tensors: bool = False
-    # Whether the router's weights multiply the experts' activation, and not their outputs, which are then not saved
-    weights_activations: bool = False
-    saves_parameters: bool = True  # whether a checkpoint contains the working parameters beside their master copy
-    # Whether ring attention merges its steps in the outputs' dtype, as Transformer Engine does; otherwise in float32
-    half_rings: bool = False
+    # HBM traffic of copies and casts around a unit's collectives, per parameter and micro-batch [B]
+    parameter_bytes: Amount = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryConstants:
+    """Which arrays a framework allocates besides model states and saved activations, and which it never frees."""
+
     # Whether the gradients of activations inside a layer's backward pass are counted in the memory
     activation_gradients: bool = False
     # Whether the input of every fully recomputed layer whose parameters are frozen and sharded, and the gradient of
@@ -195,15 +153,35 @@ class Framework:
     # Whether the update reads a copy of the gradients in the master copy's dtype, if the gradients are narrower; the
     # copy stays allocated until the next step begins
     widens_gradients: bool = False
-    optimizer_implementation: Implementation = "fused"
     # Chips ("A100") on which flash attention's output is saved in the order of the sequences and again in the order of
     # the tokens
     copies_output: Listed[str] = ()
     # Scratch memory of matmul libraries, allocated once and never freed, by chip; "other" for other chips [B]
     workspaces: Mapping[str, Amount] = field(default_factory=dict)
-    memory_buffer: MemoryBuffer = "none"
     # Additional scratch memory for grouped matmuls of a model with experts, by chip; "other" for other chips [B]
     expert_workspaces: Mapping[str, Amount] = field(default_factory=dict)
+    # Users of a buffer that grows to the largest request and is never freed. Under sequence parallelism, "head": the
+    # gathered input of the head's matmul; "inputs": also the gathered inputs of layers' matmuls. "scores": these, and
+    # attention's scores if they go through HBM
+    memory_buffer: MemoryBuffer = "none"
+    saves_parameters: bool = True  # whether a checkpoint contains the working parameters beside their master copy
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """Constants of a training framework (torchtitan, NeMo, ...); the defaults are bare kernels without a framework's
+    overhead.
+    """
+
+    name: str = "bare"
+    # Whose kernels compute a layer's parts; a compiler merges those of "bare"
+    program: ProgramName = "bare"
+    loss: LossKernels = "ideal"  # implementation of the loss, unless a step chooses another one
+    optimizer_implementation: Implementation = "fused"  # of the update, unless a step chooses another one
+    kernels: KernelConstants = KernelConstants()
+    host: HostConstants = HostConstants()
+    sharding: ShardingConstants = ShardingConstants()
+    memory: MemoryConstants = MemoryConstants()
     kernel_time: Factor = 1.0  # factor on the duration of every kernel, from the calibration to a user's own runs
     # Factor on the duration of every transfer and collective, from the calibration to a user's own runs
     network_time: Factor = 1.0
@@ -216,6 +194,24 @@ class Framework:
         """Name of the shipped framework whose constants a user's framework starts from; otherwise its own name."""
         return self.facts.get("based_on") or self.name
 
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Values of all fields by name, those of the nested records (`kernels`, `host`, ...) among them."""
+        records = (self, *(getattr(self, name) for name in _RECORDS))
+        return {entry.name: getattr(record, entry.name) for record in records for entry in fields(record)}
+
+    def with_constants(self, **values: Any) -> Framework:
+        """Return a copy of the framework with other values of constants, named without the record that has each.
+
+        >>> Framework().with_constants(kernel_time=1.1, issue=6e-6).host.issue
+        6e-06
+        """
+        for name in _RECORDS:
+            record = getattr(self, name)
+            inner = {f.name: values.pop(f.name) for f in fields(record) if f.name in values}
+            values |= {name: replace(record, **inner)} if inner else {}
+        return replace(self, **values)
+
     def chip(self, gpu: Gpu) -> str | None:
         """Return the first key in `sustained`, such as "H100", found in the GPU's name or in the name of a GPU with the
         same chip; None without such a key.
@@ -223,12 +219,12 @@ class Framework:
         return _first_of(self.sustained, gpu)
 
     def copies_output_on(self, gpu: Gpu) -> bool:
-        """Return True if flash attention's output is saved twice on this GPU; see `copies_output`."""
-        return _first_of(self.copies_output, gpu) is not None
+        """Return True if flash attention's output is saved twice on this GPU; see `MemoryConstants`."""
+        return _first_of(self.memory.copies_output, gpu) is not None
 
     def scratch(self, gpu: Gpu, *, experts: bool) -> int:
         """Return the scratch memory of matmul libraries on this GPU, for a model with or without experts [B]."""
-        libraries = (self.workspaces, *([self.expert_workspaces] if experts else []))
+        libraries = (self.memory.workspaces, *([self.memory.expert_workspaces] if experts else []))
         return int(sum(sizes.get(_first_of(sizes, gpu) or _OTHER, 0.0) for sizes in libraries))
 
     def fitted_to(self, gpu: Gpu | None = None) -> dict[str, list[str]]:
@@ -243,7 +239,8 @@ class Framework:
         constants: dict[str, list[str]] = {}
         gpu_chip = None if gpu is None else self.chip(gpu)
         for key, whose in self.facts.get("fitted_to", {}).items():
-            name, _, chip = key.partition(".")
+            record, _, rest = key.partition(".")
+            name, _, chip = (rest if record in _RECORDS else key).partition(".")
             if not chip or chip == gpu_chip:
                 constants.setdefault(whose, []).append(f"{name} of {chip}" if chip else name)
         return constants
@@ -297,7 +294,6 @@ class Framework:
         --------
         On an H100 of 500 W, attention would need 0.86 x 1.141 x 700 = 687 W:
 
-        >>> from dataclasses import replace
         >>> from simulator.cluster.gpu_file import load_gpu
         >>> framework = Framework(sustained={"H100": Sustained(1.141, 700.0, 989.4e12)})
         >>> gpu = load_gpu("h100_sxm")
@@ -327,6 +323,8 @@ def _power_of(gpu: Gpu, dtype: str) -> float:
 
 
 BARE: Final = Framework()
+# Fields that are records with constants of their own.
+_RECORDS: Final = tuple(entry.name for entry in fields(Framework) if is_dataclass(entry.default))
 
 
 class _Calibration(Strict):
@@ -373,7 +371,8 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
 
     Notes
     -----
-    A file with `based_on: NAME` has the constants of the shipped framework NAME, except for the keys in the file.
+    A file with `based_on: NAME` has the constants of the shipped framework NAME, except for the keys in the file. Keys
+    of the nested records and chips of `sustained` are taken over one by one.
 
     Raises
     ------
@@ -382,9 +381,9 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
 
     Examples
     --------
-    >>> load_framework({"elementwise": 2.0}).elementwise
+    >>> load_framework({"kernels": {"elementwise": 2.0}}).kernels.elementwise
     2.0
-    >>> load_framework({"based_on": "nanotron", "kernel_time": 1.1}).issue == load_framework("nanotron").issue
+    >>> load_framework({"based_on": "nanotron", "kernel_time": 1.1}).host == load_framework("nanotron").host
     True
     """
     if framework == BARE.name:
@@ -399,13 +398,13 @@ def changed_file(framework: str | Mapping[str, Any], base: Path | None, changes:
 
     `framework` and `base` are as for `load_framework`.
 
-    >>> changed_file("bare", None, {"fused": False})
-    {'based_on': 'bare', 'product': 'bare', 'fused': False}
+    >>> changed_file("bare", None, {"host": {"issue": 1e-6}})
+    {'based_on': 'bare', 'product': 'bare', 'host': {'issue': 1e-06}}
     """
     if framework == BARE.name or framework in registry.names("framework"):
         return {"based_on": framework, "product": framework, **changes}
     name, document = read_named("framework", framework, base)
-    return {"product": name, **document.data, **changes}
+    return {"product": name, **_merged(document.data, changes)}
 
 
 def _based(file: _Origin, document: Document) -> _Origin:
@@ -422,13 +421,20 @@ def _with_base(keys: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a framework file's keys, and those that it lacks from `based_on`, which may itself have a base."""
     if keys.get("based_on", "") in ("", BARE.name):
         return keys
-    base = _with_base(read_named("framework", keys["based_on"])[1].data)
-    return {**base, **keys, "sustained": base.get("sustained", {}) | keys.get("sustained", {})}
+    base = read_named("framework", keys["based_on"])[1]
+    checked(_FrameworkFile, base)
+    return _merged(_with_base(base.data), keys)
+
+
+def _merged(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a framework file's keys with changes; records and `sustained` keep their other keys."""
+    inner = {key: {**keys.get(key, {}), **changes[key]} for key in (*_RECORDS, "sustained") if key in changes}
+    return {**keys, **changes, **inner}
 
 
 def _framework(name: str, file: _Origin) -> Framework:
     """Return the Framework of this name from a checked framework file."""
-    written = [(key, figure) for key, figure in figures(file) if key.partition(".")[0] in file.model_fields_set]
+    written = figures(file, written=True)
     facts = {
         "product": file.product,
         "based_on": file.based_on,

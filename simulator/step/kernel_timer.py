@@ -102,13 +102,13 @@ class KernelTimer:
             contention = _Contention(min(sms_taken, self.gpu.sms - 1), left)
         size = find(self.step.precision.params).itemsize
         parts = []
-        for kernel in with_merging(kernels, half=self.step.framework.half_rings):
+        for kernel in with_merging(kernels, half=self.step.framework.kernels.half_rings):
             seconds = self._duration(kernel, _NO_CONTENTION)
             contended = self._duration(kernel, contention)
             # The host does not issue kernels that a compiler has merged.
             total += KernelCost(seconds, contended, kernel.flops, kernel.nbytes(size), int(seconds > 0.0))
             parts.append((_KINDS[type(kernel)], seconds))
-        return replace(total, parts=in_sequence(parts), host=self.step.framework.issue * total.launches)
+        return replace(total, parts=in_sequence(parts), host=self.step.framework.host.issue * total.launches)
 
     def seconds(self, kernel: Kernel, sms_taken: int = 0, hbm_left: float = 1.0) -> float:
         """Return a kernel's duration [s] while `sms_taken` SMs are taken and the share `hbm_left` of HBM bandwidth is
@@ -146,12 +146,12 @@ class KernelTimer:
             for beside in (_NO_CONTENTION, self._contention)
         )
         parts = in_sequence([(_KINDS[Elementwise], seconds)])
-        return KernelCost(seconds, contended, 0.0, nbytes, launches, parts, self.step.framework.issue * launches)
+        return KernelCost(seconds, contended, 0.0, nbytes, launches, parts, self.step.framework.host.issue * launches)
 
     def bytes_left(self, kernel: Kernel) -> float:
         """Return the share of a kernel's bytes that moves through HBM: below 1 if a compiler merges the kernel."""
         merged = self.step.keys.compile and isinstance(kernel, Elementwise) and kernel.fusible
-        return min(self.step.framework.compiled, 1.0) if merged else 1.0
+        return min(self.step.framework.kernels.compiled, 1.0) if merged else 1.0
 
     @property
     def _contention(self) -> _Contention:
@@ -166,15 +166,15 @@ class KernelTimer:
             # Merged kernels still move the group's inputs and outputs: `compiled` is their share of the separate
             # traffic.
             if self.step.keys.compile and kernel.fusible:
-                return framework.compiled / share * self._bare(replace(kernel, fusible=False), contention)
-            slower = 1.0 if kernel.single or self.step.program != "bare" else framework.elementwise
+                return framework.kernels.compiled / share * self._bare(replace(kernel, fusible=False), contention)
+            slower = 1.0 if kernel.single or self.step.program != "bare" else framework.kernels.elementwise
             return slower / share * self._bare(kernel, contention)
         if isinstance(kernel, Attention):
             seconds = self._bare(kernel, contention)
             # Some frameworks' kernels compute part of the masked scores.
-            if kernel.causal and framework.attention_masked:
+            if kernel.causal and framework.kernels.attention_masked:
                 unmasked = self._bare(replace(kernel, causal=False), contention)
-                seconds += framework.attention_masked * (unmasked - seconds)
+                seconds += framework.kernels.attention_masked * (unmasked - seconds)
             return framework.attention_time(self.gpu) * seconds
         # A matmul with a dtype of its own needs no casts.
         if kernel.dtype is not None:
@@ -188,14 +188,14 @@ class KernelTimer:
         # The scales of four-bit inputs are part of their format.
         if find(precision.matmul, stored=False).bits != 8 or precision.scaling == "tensor":
             return 1.0
-        return self.step.framework.row_scaled if precision.scaling == "row" else block_scaled(kernel)
+        return self.step.framework.kernels.row_scaled if precision.scaling == "row" else block_scaled(kernel)
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
         """Return the time to cast a matmul's operands to 8 or 4 bits [s]; 0 for wider dtypes and 8-bit parameters."""
         precision = self.step.precision
         if not is_narrow(precision.matmul) or is_narrow(precision.params):
             return 0.0
-        once = self.step.framework.casts_once
+        once = self.step.framework.kernels.casts_once
         # Transformer Engine casts the tokens of each expert by a kernel of their own (csrc/extensions/cast.cpp,
         # split_quantize; recalled).
         each, times = (replace(kernel, batch=1), kernel.batch) if once and kernel.kind == "grouped" else (kernel, 1)
@@ -220,7 +220,7 @@ class KernelTimer:
             compiled=self.step.keys.compile,
             blocks=precision.scaling == "block",
             # A cast in both orders leaves nothing to copy.
-            ordered=self.step.framework.casts_once,
+            ordered=self.step.framework.kernels.casts_once,
         )
 
 

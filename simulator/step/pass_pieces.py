@@ -14,9 +14,9 @@ from typing import Literal
 
 from simulator.basics.dtypes import is_narrow
 from simulator.model.kernel import Kernel, Matmul
-from simulator.model.operation import Operation
+from simulator.model.operation import GRAPH_SCOPES, Operation
 from simulator.model.partition import Communication
-from simulator.step.framework import GRAPH_SCOPES, Framework, HostTime
+from simulator.step.framework import Framework, HostTime
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 
 # Whole backward pass, or only the gradients of inputs, or of weights.
@@ -127,8 +127,8 @@ class _Listed:
         own spends it at its first kernel, one that a CUDA graph has captured spends none. Matmuls in eight or four bits
         (`narrow`) and each expert of grouped matmuls have further times.
         """
-        more = [-framework.issue if captured else 0.0] * len(self.kernels)
-        if captured or self.name not in framework.host or not more:
+        more = [-framework.host.issue if captured else 0.0] * len(self.kernels)
+        if captured or self.name not in framework.host.parts or not more:
             return more
         matmul = next((kernel for kernel in self.kernels if isinstance(kernel, Matmul)), None)
         times = [(1, self.name)]
@@ -137,13 +137,13 @@ class _Listed:
         if matmul is not None and narrow:
             times.append((1, "narrow matmul"))
         launches = sum(count * _of_pass(framework, name, backward=self.backward) for count, name in times)
-        more[0] = framework.issue * (launches * len(more) / self.of - len(more))
+        more[0] = framework.host.issue * (launches * len(more) / self.of - len(more))
         return more
 
 
 def _of_pass(framework: Framework, name: str, *, backward: bool) -> float:
     """Return the launches that a part of a layer takes the host in a forward or a backward pass; 0 if unknown."""
-    times = framework.host.get(name, HostTime())
+    times = framework.host.parts.get(name, HostTime())
     return times.backward if backward else times.forward
 
 
@@ -191,7 +191,7 @@ def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:
         exchanges += [(len(kernels) + before, len(kernels) + awaited, call) for before, awaited, call in op.exchanges]
         kernels += op.kernels
         times, scope = op.host(framework, captured=op.name in captured, narrow=narrow), captured.get(op.name, "")
-        if counts and not op.backward and framework.host.get(op.name, HostTime()).waits:
+        if counts and not op.backward and framework.host.parts.get(op.name, HostTime()).waits:
             stops.add(len(kernels))
         # A graph is launched once, with its first kernel.
         if scope and times and scope not in launched:

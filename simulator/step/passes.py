@@ -144,7 +144,7 @@ class Passes:
         """
         computed = find(self.step.trained_dtype).itemsize
         # Some frameworks keep the computed gradient beside the accumulated gradient.
-        beside = computed if self.step.framework.keeps_gradients and computed != self.gradient_itemsize else 0
+        beside = computed if self.step.framework.memory.keeps_gradients and computed != self.gradient_itemsize else 0
         return sum(unit.trained for unit in self.units) * (self.gradient_itemsize + beside)
 
     @property
@@ -452,7 +452,7 @@ class Passes:
 
     def _begin(self, micro: int, unit: Unit, chunk: Chunk, after: list[str | None]) -> None:
         """Allocate a unit's accumulated gradients before the first micro-batch of a step, if they have no buffer."""
-        if self.keeps_whole_gradients and chunk.begins(micro) and not self.step.framework.gradient_buffers:
+        if self.keeps_whole_gradients and chunk.begins(micro) and not self.step.framework.memory.gradient_buffers:
             name = self._gradient_name(unit, micro)
             self.builder.allocate(name, unit.trained * self.gradient_itemsize, "gradients", after=after)
             self.gradients.append(name)
@@ -474,8 +474,8 @@ class Passes:
         embedding's gradient comes from no matmul.
         """
         framework = self.step.framework
-        from_matmuls = framework.accumulates_in_matmul or framework.placeholders
-        return framework.keeps_gradients or (from_matmuls and unit.name != "embedding")
+        from_matmuls = framework.memory.accumulates_in_matmul or framework.memory.placeholders
+        return framework.memory.keeps_gradients or (from_matmuls and unit.name != "embedding")
 
     def _gradient_name(self, unit: Unit, micro: int) -> str:
         """Return the allocation name of a unit's whole gradient, which accumulates over micro-batches."""
@@ -583,7 +583,7 @@ class Passes:
         """
         for unit in units:
             # Frameworks with one large gradient buffer allocate once and never free.
-            if self.keeps_whole_gradients and self.step.framework.gradient_buffers:
+            if self.keeps_whole_gradients and self.step.framework.memory.gradient_buffers:
                 continue
             name = self._gradient_name(unit, micro) if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
             self.builder.free(name, stream=stream, after=after)

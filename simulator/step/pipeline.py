@@ -241,7 +241,7 @@ class Pipeline:
         taker = self._ends[target][0 if forward else 1]
         act = NumericAction(Exchange.SEND, (taker,), micro, what=what)
         # Batched sends block under no framework.
-        blocks = builder.framework.sends_block and not self.schedule.batches_sends(self.shape)
+        blocks = builder.framework.host.sends_block and not self.schedule.batches_sends(self.shape)
         elements = self._passed[max(source, target) % last]
         return builder.send(name, elements, self.step.precision.params, ranks, after, act, blocks=blocks)
 

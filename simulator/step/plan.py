@@ -19,12 +19,12 @@ import numpy as np
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.model import modules, refusals, training_flops_per_token
+from simulator.model.operation import FULL_ITERATION
 from simulator.model.shape import Transformer
 from simulator.records.operation import Allocate, Collective, Op
 from simulator.records.program import Program
 from simulator.step.checkpoint_traffic import checkpoint_bytes
 from simulator.step.communicator import Communicator
-from simulator.step.framework import FULL_ITERATION
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
 from simulator.step.passes import Passes
@@ -386,7 +386,8 @@ def _write(
     ]
     # A host that needs much less time than the kernels is always ahead of them. Where it waits for receives or for
     # kernels, it is not.
-    waits = (step.framework.sends_block or step.framework.issue_in_pipeline > 0.0) and step.parallelism.pp > 1
+    host = step.framework.host
+    waits = (host.sends_block or host.issue_in_pipeline > 0.0) and step.parallelism.pp > 1
     stops = any(piece.synchronizes for unit in by_place[0] for piece in unit.forward.pieces)
     hooks = strategy.shards_parameters
     issues = waits or stops or host_ratio(by_place[0], step.framework, hooks=hooks) > _HOST_SHOWS
@@ -400,7 +401,7 @@ def _write(
         chunks = pipeline.chunks(stage, by_place[place])
         members = tuple(unit for chunk in chunks for unit in chunk.units)
         if not issues:
-            builder.framework = replace(step.framework, issue=0.0)
+            builder.framework = step.framework.with_constants(issue=0.0)
         unsharded = strategy.keeps_whole_gradients(step.sharding)
         order = pipeline.passes(stage)
         passes = Passes(builder, step, members, groups.shard_size, groups.size("expert data"), unsharded, chunks, order)
@@ -417,9 +418,9 @@ def _write(
             builder.allocate("workspaces", scratch, "workspaces")
         if buffer := memory_buffer(step, members, place):
             builder.allocate("memory buffer", buffer, "workspaces")
-        if unsharded and step.framework.gradient_buffers:
+        if unsharded and step.framework.memory.gradient_buffers:
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
-        if unsharded and step.framework.placeholders:
+        if unsharded and step.framework.memory.placeholders:
             builder.allocate("gradient placeholders", passes.placeholder_bytes, "gradients")
         # The states are copied as the last update left them.
         saved = builder.save(-(-int(checkpoint_bytes(step)) // groups.grid.world_size)) if step.saves else None
@@ -449,7 +450,7 @@ def memory_buffer(step: TrainingStep, members: Sequence[Unit], place: int = 0) -
     place : int
         The rank's place among context-parallel ranks.
     """
-    model, users = step.model, step.framework.memory_buffer
+    model, users = step.model, step.framework.memory.memory_buffer
     if users == "none" or not isinstance(model, Transformer):
         return 0
     batch, layers = batch_of(step, place), users != "head" and any(unit.is_layer for unit in members)

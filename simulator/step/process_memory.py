@@ -1,7 +1,8 @@
 """How much GPU memory does a process take beside PyTorch's allocator? The CUDA context, and buffers of NCCL.
 
 `torch.cuda.max_memory_allocated` counts tensors, `max_memory_reserved` adds fragments and cached segments, and
-nvidia-smi adds the context and NCCL's buffers. Workspaces of cuBLAS are tensors of PyTorch (`Framework.workspaces`).
+nvidia-smi adds the context and NCCL's buffers. Workspaces of cuBLAS are tensors of PyTorch
+(`MemoryConstants.workspaces`).
 
 A context holds stack and local memory of all threads that fit on the GPU at once, and so grows with the number of
 multiprocessors: 3.1 MiB for each on RTX 3090 and RTX 4060 Ti (1,536 threads), 4.0 MiB on H100 (2,048 threads). Each GPU

@@ -71,7 +71,7 @@ class ProgramBuilder:
         groups, nodes = self.communicator.groups, self.communicator.cluster.nodes
         # Fitted to nanotron's runs with tensor parallelism in pipelines over several nodes; the cause is unknown.
         applies = groups.grid.size("pp") > 1 and len(nodes) > 1
-        self._more_for_tensor = self.framework.issue_in_pipeline * (groups.size("tensor") - 1) if applies else 0.0
+        self._more_for_tensor = self.framework.host.issue_in_pipeline * (groups.size("tensor") - 1) if applies else 0.0
 
     def compute(
         self,
@@ -100,7 +100,7 @@ class ProgramBuilder:
         launch; the others are launched while it runs, in the time of the next operation on the stream. A host waits for
         no kernels but those of `synchronize`, and a collective is one launch.
         """
-        if not seconds or not self.framework.issue:
+        if not seconds or not self.framework.host.issue:
             return None
         # A host that waits for a receive issues its next operation after the receive.
         waits, self._blocking = self._blocking, []
@@ -112,7 +112,7 @@ class ProgramBuilder:
         """Make the rank's host wait for the end of the kernels `name`, of which it has launched every one, before it
         launches any other kernel or collective.
         """
-        if not self.framework.issue:
+        if not self.framework.host.issue:
             return
         if self._still_issuing:
             rest, self._still_issuing = self._still_issuing, 0.0
@@ -192,8 +192,8 @@ class ProgramBuilder:
         `per_owner`, ZeRO-1 and ZeRO-2 pay this time for each of the `owners` of tensors. A framework without overlap
         makes the collective wait for the preceding kernels, and the next kernels wait for the collective.
         """
-        pieces = tensors if self.framework.each_tensor else 1
-        more = owners * self.framework.per_owner
+        pieces = tensors if self.framework.sharding.each_tensor else 1
+        more = owners * self.framework.sharding.per_owner
         key = operation, elements, dtype, scope, pieces, more
         if key not in self._templates:
             planned = self.communicator.plan(operation, elements, dtype, scope, self.rank)
@@ -203,7 +203,7 @@ class ProgramBuilder:
                 replace(planned, stream=stream_of(scope), rendezvous=idle), pieces, more
             )
         # Exchanges inside a pass state their own dependencies, also for frameworks without overlap.
-        if self.framework.overlaps or scope not in _OF_SHARDING:
+        if self.framework.sharding.overlaps or scope not in _OF_SHARDING:
             return self._append(self._templates[key], name, after, scope, act)
         noted = self._append(self._templates[key], name, [*after, self.last_kernels], scope, act)
         self.await_next([noted])
@@ -309,11 +309,11 @@ class ProgramBuilder:
 
     def _host_of(self, collective: Collective, scope: Scope) -> float:
         """Return the host's time to issue a collective [s]."""
-        times = self.framework.host.get("sharding" if scope in _OF_SHARDING else "exchange")
+        times = self.framework.host.parts.get("sharding" if scope in _OF_SHARDING else "exchange")
         if times is None:
-            return self.framework.issue + (self._more_for_tensor if scope == "tensor" else 0.0)
+            return self.framework.host.issue + (self._more_for_tensor if scope == "tensor" else 0.0)
         launches = times.backward if collective.schedule.operation.startswith("reduce") else times.forward
-        return self.framework.issue * launches
+        return self.framework.host.issue * launches
 
     def allocate(
         self, name: str, nbytes: int, category: str, *, stream: str = "compute", after: Iterable[str | None] = ()

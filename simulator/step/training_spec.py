@@ -19,10 +19,10 @@ from simulator.collectives.algorithm_reading import algorithm_reader
 from simulator.model.adapters import Lora
 from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.head import LogitShift
-from simulator.model.operation import AttentionKernels, LossKernels
+from simulator.model.operation import FULL_ITERATION, GRAPH_SCOPES, AttentionKernels, LossKernels
 from simulator.model.trainable import ALL, trained_parts
 from simulator.step.checkpointing import Checkpointing
-from simulator.step.framework import FULL_ITERATION, GRAPH_SCOPES, IMPLEMENTATIONS
+from simulator.step.framework import IMPLEMENTATIONS
 from simulator.step.global_batch import batch_of_step
 from simulator.step.layer_policies import checkpointing
 from simulator.step.learning_spec import (

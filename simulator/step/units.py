@@ -156,8 +156,8 @@ def units(
         key = id(module.parameters)
         costs[key] = costs.get(key) or _of_gradients(timer, unit.elements, module, ranks, sharded=sharded)
         stack.append(replace(unit, **costs[key]))
-        holds = step.framework.keeps_input_gradients and sharded and ranks > 1 and stack[-1].frozen > 0 and unit.back
-        stack[-1] = stack[-1] if holds else replace(stack[-1], holds=0)
+        holds = step.framework.memory.keeps_input_gradients and sharded and ranks > 1
+        stack[-1] = stack[-1] if holds and stack[-1].frozen > 0 and unit.back else replace(stack[-1], holds=0)
     # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only. The whole
     # side of an adapter sees the part of the other side that lies on the rank.
     if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
@@ -238,7 +238,7 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     """Return a step's micro-batch from a rank's view; `place` is the rank's index among context-parallel ranks."""
     itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place, step.experts_in_node)
     # A tensor that is cast before the exchange travels in eight or four bits. Real training gathers its own arrays.
-    if step.framework.casts_once and is_narrow(step.precision.matmul) and step.lesson is None:
+    if step.framework.kernels.casts_once and is_narrow(step.precision.matmul) and step.lesson is None:
         cut = replace(cut, gather_dtype=step.precision.matmul)
     return Batch(
         step.keys.micro_batch_size,
@@ -264,13 +264,13 @@ def host_ratio(units: Iterable[Unit], framework: Framework, *, hooks: bool) -> f
     >>> host_ratio((), BARE, hooks=True)
     0.0
     """
-    exchange, sharding = (framework.host.get(name, HostTime(1.0, 1.0)) for name in ("exchange", "sharding"))
-    each = framework.issue * (2 * sharding.forward + sharding.backward) if hooks else 0.0
+    exchange, sharding = (framework.host.parts.get(name, HostTime(1.0, 1.0)) for name in ("exchange", "sharding"))
+    each = framework.host.issue * (2 * sharding.forward + sharding.backward) if hooks else 0.0
     host = kernels = 0.0
     for unit in units:
         host += each
         for run in (unit.forward, unit.recompute or NO_PASS, unit.backward):
-            host += run.cost.host + framework.issue * exchange.forward * len(run.exchanges)
+            host += run.cost.host + framework.host.issue * exchange.forward * len(run.exchanges)
             kernels += run.alone
     return host / kernels if kernels else 0.0
 
@@ -356,7 +356,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     predictions = [
         _prediction(timer, batch) if isinstance(kind, Transformer) and kind.mtp_layers else None for kind in models
     ]
-    counted = step.framework.activation_gradients
+    counted = step.framework.memory.activation_gradients
     programs = [_counted_program(timer, kind, batch) for kind in models]
     within = [
         program.gradients if program else gradients_within(operations, operations[-1].output) if counted else 0
@@ -378,10 +378,11 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
             recompute = _recompute(timer, (last[0], keeping.operations), others, costs)
             # Frameworks with separate matrices recompute every second matmul, inside merged operations too.
             kind, selective = models[of[i]], policy_of(step.keys.activation_checkpointing, i) == "selective_op"
-            if isinstance(kind, Transformer) and step.framework.split_maps and selective and batch.program == "bare":
+            split = step.framework.kernels.split_maps and batch.program == "bare"
+            if isinstance(kind, Transformer) and split and selective:
                 recompute += PassPieces((Piece(timer.cost(second_maps(kind, batch))),))
-            if host := step.framework.host.get("recompute"):
-                recompute = recompute.with_host(keeping.calls * step.framework.issue * host.backward)
+            if host := step.framework.host.parts.get("recompute"):
+                recompute = recompute.with_host(keeping.calls * step.framework.host.issue * host.backward)
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         # A layer that is recomputed as a whole saves its input alone in the forward pass.
@@ -414,7 +415,7 @@ def _counted_program(timer: KernelTimer, kind: LayerKind, batch: Batch) -> Layer
     """Return the program of a kind of layer if its memory is counted array by array; None for bare kernels, whose
     memory follows from the saved tensors.
     """
-    counted = timer.step.framework.activation_gradients and batch.program != "bare"
+    counted = timer.step.framework.memory.activation_gradients and batch.program != "bare"
     return layer_program(kind, batch) if counted and isinstance(kind, Transformer) else None
 
 
@@ -449,13 +450,13 @@ def of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Ope
     operations, framework = layer_operations(kind, batch), timer.step.framework
     if not isinstance(kind, Transformer):
         return operations
-    if framework.keeps_copies and batch.program == "bare":
-        operations = with_copies(operations, kind, batch, split_maps=framework.split_maps)
-    if framework.weights_activations:
+    if framework.kernels.keeps_copies and batch.program == "bare":
+        operations = with_copies(operations, kind, batch, split_maps=framework.kernels.split_maps)
+    if framework.kernels.weights_activations:
         operations = with_weighted_activations(operations, batch)
-    if framework.casts_once and is_narrow(timer.step.precision.matmul):
+    if framework.kernels.casts_once and is_narrow(timer.step.precision.matmul):
         operations = with_narrow_inputs(operations, batch, timer.step.precision.matmul)
-    if framework.nf4_tensors and not timer.step.keys.compile:
+    if framework.kernels.nf4_tensors and not timer.step.keys.compile:
         operations = with_nf4_tensors(operations)
     if batch.attention == "flash" and framework.copies_output_on(timer.gpu):
         operations = with_output_by_tokens(operations)
@@ -481,7 +482,7 @@ def _recompute(
         return costs[key]
 
     kind, operations = last
-    again = cost(kind, until_needed(operations) if timer.step.framework.stops_early else operations)
+    again = cost(kind, until_needed(operations) if timer.step.framework.kernels.stops_early else operations)
     # `others` lie before the last layer, the nearest first.
     for other in others:
         again = cost(*other) + again
@@ -534,11 +535,11 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
     frozen = module.frozen(find(step.precision.params).itemsize)
     trained = elements - frozen
     # Frozen parameters are copied only if they are gathered.
-    copied = step.framework.parameter_bytes * (elements if sharded else trained)
+    copied = step.framework.sharding.parameter_bytes * (elements if sharded else trained)
     computed, accumulated = find(step.trained_dtype).itemsize, find(step.precision.grads).itemsize
     # A kernel reads the new gradient and adds it in place: one read, one read and write. A matmul that accumulates
     # writes the sum instead of the new gradient, and reads the accumulated gradient.
-    added = (accumulated if step.framework.accumulates_in_matmul else computed + 2 * accumulated) * trained
+    added = (accumulated if step.framework.memory.accumulates_in_matmul else computed + 2 * accumulated) * trained
     small = sum(p.elements for p in module.parameters if p.trained and p.elements < step.sharding.keep_below)
     return {
         # A single rank communicates nothing.
@@ -562,7 +563,7 @@ def _matrices(step: TrainingStep, module: Module) -> Iterator[Shape]:
         if isinstance(step.model, LayerList):
             # A convolution's filters are the rows of a matrix.
             yield tensor.shape[0], prod(tensor.shape[1:])
-        elif not step.framework.split_maps:
+        elif not step.framework.kernels.split_maps:
             yield tensor.shape
         elif tensor.name == "qkv.weight":
             # The rank's share of query heads and key heads.

@@ -111,7 +111,7 @@ def _widened(
     """
     precision = passes.step.precision
     narrow, wide = find(precision.grads).itemsize, find(precision.updated).itemsize
-    if not passes.step.framework.widens_gradients or narrow >= wide:
+    if not passes.step.framework.memory.widens_gradients or narrow >= wide:
         return last
     builder.allocate("gradients for the update", states.updated * wide, "gradients")
     cast = timer.one_pass("cast gradients", states.updated * narrow, states.updated * wide)

@@ -12,7 +12,7 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.load import load_model
 from simulator.model.operation import Batch, LossKernels, saved_bytes
-from simulator.step.framework import Framework, load_framework
+from simulator.step.framework import BARE, load_framework
 from simulator.step.kernels.losses import (
     LOSSES,
     backward_bytes,
@@ -84,7 +84,7 @@ def test_no_framework_slows_listed_kernels_down(loss: LossKernels) -> None:
     """The norm of the head alone takes a framework's factor."""
     gpu = load_gpu("h100_sxm")
     times = {
-        slower: units(replace(step(loss), framework=Framework(elementwise=slower)), gpu)[-1].forward.alone
+        slower: units(replace(step(loss), framework=BARE.with_constants(elementwise=slower)), gpu)[-1].forward.alone
         for slower in (1.0, 3.0)
     }
     assert 0 < times[3.0] - times[1.0] < 3e-5

@@ -11,9 +11,10 @@ from typing import Final
 from simulator.basics import registry
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.load import load_model
+from simulator.model.operation import GRAPH_SCOPES
 from simulator.model.shape import Transformer
 from simulator.step.checkpointing import MODULES
-from simulator.step.framework import GRAPH_SCOPES, load_framework
+from simulator.step.framework import load_framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import bare_step

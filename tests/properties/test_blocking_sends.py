@@ -18,7 +18,7 @@ from simulator.step.pipelines.schedule import SCHEDULES, PipelineSchedule, Pipel
 from simulator.step.plan import plan_step
 from tests.training import TINY, step
 
-BLOCKING = tuple(name for name in registry.names("framework") if load_framework(name).sends_block)
+BLOCKING = tuple(name for name in registry.names("framework") if load_framework(name).host.sends_block)
 SHAPES = [*((p, m) for p in (2, 3, 4) for m in (1, 3, 4, 8)), (6, 12)]
 
 

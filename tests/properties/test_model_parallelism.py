@@ -138,8 +138,7 @@ def drawn(seed: int) -> Cut | None:
     if narrow and pick(True, False, False):
         facts["precision"] = Precision(matmul=pick(*narrow), scaling=pick(*get_args(Scaling))).resolved()
     jitter = Jitter(0.1, 0.1, seed) if pick(True, False, False, False) else None
-    facts["framework"] = replace(
-        pick(*FRAMEWORKS),
+    facts["framework"] = pick(*FRAMEWORKS).with_constants(
         stops_early=pick(True, False),
         sends_block=pick(True, False),
         overlaps=pick(True, True, False),

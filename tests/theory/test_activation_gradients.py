@@ -13,7 +13,7 @@ from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
 from simulator.records.operation import Allocate, Free
 from simulator.step.activation_memory import gradients_within
-from simulator.step.framework import Framework, load_framework
+from simulator.step.framework import BARE, load_framework
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from tests.training import play, step
@@ -66,18 +66,18 @@ def test_a_layer_without_a_backward_pass_has_no_gradients() -> None:
 @pytest.mark.parametrize("model", [replace(one, vocab_size=32) for one in (GATED, LORA)])
 def test_the_peak_rises_by_the_gradients_of_one_layer(model: Transformer) -> None:
     """With every layer checkpointed and little vocabulary, the peak lies in the backward pass of the last layer."""
-    peaks = [
-        play(step("ddp", model, activation_checkpointing="full", framework=Framework(activation_gradients=counted)), 1)
-        .report.peak_memory_bytes
+    steps = (
+        step("ddp", model, activation_checkpointing="full", framework=BARE.with_constants(activation_gradients=counted))
         for counted in (False, True)
-    ]  # fmt: skip
+    )
+    peaks = [play(each, 1).report.peak_memory_bytes for each in steps]
     assert peaks[1] - peaks[0] == within(model)
 
 
 def test_both_halves_of_a_split_backward_pass_leave_nothing_behind() -> None:
     run = play(
         step("ddp", GATED, gradient_accumulation_steps=4, parallelism=Parallelism(pp=2, schedule="zb_h1"),
-             framework=Framework(activation_gradients=True)), 2,
+             framework=BARE.with_constants(activation_gradients=True)), 2,
     )  # fmt: skip
     for ops in run.plan.program.ranks:
         taken = {op.name for op in ops if isinstance(op, Allocate) and op.category == "activation gradients"}
@@ -93,7 +93,7 @@ def test_sharded_frozen_layers_keep_their_inputs_and_the_gradients_of_these() ->
     }
     events = {}
     for keeps in (False, True):
-        run = play(step("zero3", LORA, framework=Framework(keeps_input_gradients=keeps), **facts), 2)
+        run = play(step("zero3", LORA, framework=BARE.with_constants(keeps_input_gradients=keeps), **facts), 2)
         held, most = 0, 0
         for op in next(iter(run.plan.program.ranks)):
             if isinstance(op, Allocate) and op.name.endswith(("gradient of input 0", "activations 0")):
@@ -121,7 +121,12 @@ def test_nothing_is_kept_without_sharding_recomputation_or_frozen_parameters(
     strategy: str, ranks: int, checkpointing: Any, model: Transformer
 ) -> None:
     run = play(
-        step(strategy, model, activation_checkpointing=checkpointing, framework=Framework(keeps_input_gradients=True)),
+        step(
+            strategy,
+            model,
+            activation_checkpointing=checkpointing,
+            framework=BARE.with_constants(keeps_input_gradients=True),
+        ),
         ranks,
     )
     assert not any(
@@ -161,7 +166,7 @@ def test_inputs_are_kept_under_schedules_that_split_the_backward_pass() -> None:
         "activation_checkpointing": "full",
         "precision": Precision(grads="bfloat16", master=None).resolved(),
     }
-    framework = Framework(keeps_input_gradients=True)
+    framework = BARE.with_constants(keeps_input_gradients=True)
     parallelism = Parallelism(pp=2, schedule="zb_h1")
     run = play(
         step("zero3", LORA, gradient_accumulation_steps=4, parallelism=parallelism, framework=framework, **facts), 4

@@ -25,7 +25,7 @@ from simulator.records.operation import Allocate, Collective, Compute
 from simulator.report.numbers.training_summary import TrainingReport, summarize_step
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
-from simulator.step.framework import Framework, load_framework
+from simulator.step.framework import BARE, load_framework
 from simulator.step.kernels.framework_operations import until_needed
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.parallelism import Parallelism
@@ -151,7 +151,7 @@ def test_early_stop_runs_dora_again_until_the_adapters_product() -> None:
 def test_each_policy_recomputes_what_the_last_adapter_needs(policy: str) -> None:
     """For t tokens, width d, feed-forward f and rank r: W takes 2 t f d FLOP, A takes 2 t f r FLOP."""
     tokens, d, f = 2 * 128, SMALL.hidden_size, SMALL.ffn_size
-    framework = Framework(stops_early=True)
+    framework = BARE.with_constants(stops_early=True)
     rest = tuple(target for target in TARGETS if target != "down")
 
     def recomputed(targets: tuple[Any, ...]) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.records.operation import Allocate, Collective, Compute, Free, Op
-from simulator.step.framework import Framework
+from simulator.step.framework import BARE
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from tests.training import TINY, PlayedStep, play, step
@@ -20,7 +20,7 @@ WAITING = 2 * TOKENS * (TINY.hidden_size + TINY.vocab_size)
 
 def played(deferred: Any, strategy: str = "ddp", **facts: Any) -> PlayedStep:
     cut = Parallelism(pp=2, deferred_head_gradients=deferred, **facts.pop("cut", {}))
-    framework = Framework(gradient_buffers=True, accumulates_in_matmul=True)
+    framework = BARE.with_constants(gradient_buffers=True, accumulates_in_matmul=True)
     precision = Precision(grads="float32").resolved()
     facts |= {"gradient_accumulation_steps": MICROS, "parallelism": cut, "precision": precision}
     made = step(strategy, framework=framework, **facts)

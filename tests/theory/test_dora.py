@@ -18,7 +18,7 @@ from simulator.model.shape import Transformer
 from simulator.records.operation import Allocate
 from simulator.scenario.load import load_scenario
 from simulator.step.activation_memory import temporaries_within, temporaries_without_saving
-from simulator.step.framework import Framework
+from simulator.step.framework import BARE
 from tests.combinations import accepted, simulated
 from tests.training import play, step
 
@@ -182,7 +182,7 @@ def test_the_temporaries_of_the_last_matrix_come_on_top_of_a_layer(policy: str) 
             "ddp",
             replace(SMALL, adapters=own),
             activation_checkpointing=policy,
-            framework=Framework(activation_gradients=True),
+            framework=BARE.with_constants(activation_gradients=True),
         ),
         1,
     )

@@ -131,7 +131,7 @@ def test_each_expert_and_each_narrow_matmul_takes_the_host_more_time() -> None:
         step = bare_step(model, 128, 1)
         step = step.with_keys(precision=step.precision.replaced(matmul=precision))
         timer = KernelTimer(
-            load_gpu("h100_sxm"), replace(step, framework=replace(step.framework, issue=1.0, host=host))
+            load_gpu("h100_sxm"), replace(step, framework=step.framework.with_constants(issue=1.0, parts=host))
         )
         found = forward_pieces(timer, operations).cost.host, backward_pieces(timer, operations).cost.host
         assert found == pytest.approx((2 + model.num_experts + more[0], 3 + 2 * model.num_experts + more[1]))
@@ -202,7 +202,7 @@ def test_each_expert_is_cast_by_a_kernel_of_its_own() -> None:
     step = bare_step(EXPERTS, 128, 1)
     step = step.with_keys(precision=step.precision.replaced(matmul="float8_e4m3fn"))
     apart, together = (
-        KernelTimer(load_gpu("b200"), replace(step, framework=replace(step.framework, casts_once=True)))
+        KernelTimer(load_gpu("b200"), replace(step, framework=step.framework.with_constants(casts_once=True)))
         .cost([Matmul("up", 4096, 4096, 4096, batch, kind=kind)])
         .alone
         for batch, kind in ((8, "grouped"), (1, "grouped"))

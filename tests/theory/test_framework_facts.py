@@ -17,12 +17,13 @@ from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.collective_plan import Task, plan
 from simulator.model.kernel import Matmul
 from simulator.model.layer import layer_operations
+from simulator.model.operation import GRAPH_SCOPES
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.records.measures import HOST_WAIT
 from simulator.records.operation import ISSUE, Allocate, Collective, Compute, Free
 from simulator.report.plots.training import breakdown
-from simulator.step.framework import GRAPH_SCOPES, Framework, HostTime, MemoryBuffer, load_framework
+from simulator.step.framework import BARE, Framework, HostTime, MemoryBuffer, load_framework
 from simulator.step.kernels.framework_operations import narrow_casts
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
@@ -35,13 +36,13 @@ H100 = load_gpu("h100_sxm")
 
 
 def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> PlayedStep:
-    known = {name: facts.pop(name) for name in ("issue", "host", "sends_block", "overlaps", "each_tensor",
+    known = {name: facts.pop(name) for name in ("issue", "parts", "sends_block", "overlaps", "each_tensor",
              "gathers_again", "issue_in_pipeline", "keeps_copies", "keeps_gradients",
              "gradient_buffers", "accumulates_in_matmul", "placeholders", "widens_gradients",
              "workspaces", "memory_buffer")
              if name in facts}  # fmt: skip
     topology = facts.pop("topology", "star_100g")
-    return play(step(strategy, model, framework=Framework(**known), **facts), ranks, topology)
+    return play(step(strategy, model, framework=BARE.with_constants(**known), **facts), ranks, topology)
 
 
 def test_a_gpu_with_little_to_do_waits_for_its_host() -> None:
@@ -89,7 +90,7 @@ def test_parts_with_a_time_of_their_own_take_it() -> None:
     """Norm and attention are launched in as much time as 5 and 7 kernels, of 1 ms each."""
     times = {"norm1": HostTime(5.0, 2.0), "attention": HostTime(7.0, 3.0)}
     plain, own = (
-        units(played(1, issue=1e-3, host=host).plan.step, H100)[1] for host in ({}, times)
+        units(played(1, issue=1e-3, parts=parts).plan.step, H100)[1] for parts in ({}, times)
     )  # fmt: skip
     assert own.forward.cost.host - plain.forward.cost.host == pytest.approx(4e-3 + 6e-3)
     kernels = {op.name: len(op.backward) for op in layer_operations(TINY, batch_of(played(1).plan.step))}
@@ -217,7 +218,9 @@ def test_a_matmul_that_adds_to_the_gradient_reads_it_and_no_kernel_adds() -> Non
     """Instead of 2 + 2 x 4 bytes a parameter in a kernel of its own, 4 bytes read beside the matmul's operands."""
     precision = Precision(grads="float32").resolved()
     plain, merged = (
-        units(step("ddp", TINY, precision=precision, framework=Framework(accumulates_in_matmul=fact)), H100)[1]
+        units(step("ddp", TINY, precision=precision, framework=BARE.with_constants(accumulates_in_matmul=fact)), H100)[
+            1
+        ]
         for fact in (False, True)
     )
     assert plain.accumulate is not None
@@ -263,7 +266,7 @@ def test_flash_attention_before_hopper_saves_its_output_in_two_orders(gpu: str, 
             for unit in units(step("ddp", framework=framework, attention=attention), load_gpu(gpu))
             if unit.is_layer
         )
-        for framework in (Framework(), Framework(copies_output=("A100",)))
+        for framework in (Framework(), BARE.with_constants(copies_output=("A100",)))
     ]
     assert kept[1] - kept[0] == copies * 2 * 2 * 32 * TINY.hidden_size
 

@@ -389,7 +389,9 @@ def test_steps_on_images_take_the_time_and_memory_that_an_h200_takes(
     """
     (row,) = [row for row in ROWS if row["what"] == what]
     own = tmp_path / "torchvision.yaml"
-    own.write_text(f'{{based_on: {framework}, split_maps: {{value: false, source: "torchvision"}}}}', encoding="utf-8")
+    own.write_text(
+        f"based_on: {framework}\nkernels: {{split_maps: {{value: false, source: torchvision}}}}\n", encoding="utf-8"
+    )
     cluster = {"topology": "dgx_h100", "gpu": "h200", "world_size": 1}
     training = {
         "model": model, "seq_len": tokens, "micro_batch_size": int(what.split()[2]), "framework": str(own),

@@ -22,7 +22,7 @@ from simulator.numerics.gpt import Gpt
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import optimizer
 from simulator.scenario.load import load_scenario
-from simulator.step.framework import Framework
+from simulator.step.framework import BARE, Framework
 from simulator.step.learning_spec import LearningSpec, TrainingTask
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
@@ -116,7 +116,7 @@ WAYS = [
     ("ddp", "replicated"), ("zero1", "gathered"), ("zero1", "all_to_all"), ("zero2", "gathered"),
     ("zero2", "all_to_all"), ("zero3", "gathered"), ("zero3", "all_to_all"),
 ]  # fmt: skip
-SPLITS = Framework(split_maps=True)
+SPLITS = BARE.with_constants(split_maps=True)
 
 
 def pieces(name: str, shape: tuple[int, ...], blocks: int, splits: bool) -> list[Any]:

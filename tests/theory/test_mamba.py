@@ -23,13 +23,12 @@ from simulator.model.flops import model_flops_per_token
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
-from simulator.model.operation import Batch, Operation, saved_bytes
+from simulator.model.operation import GRAPH_SCOPES, Batch, Operation, saved_bytes
 from simulator.model.parameters import layer_parameters, modules, total
 from simulator.model.partition import ModelPartition
 from simulator.model.shape import Transformer
 from simulator.model.trained import operation_parameter, parameter_path
 from simulator.step.checkpointing import kept
-from simulator.step.framework import GRAPH_SCOPES
 from simulator.step.kernel_table import kernel_rows
 from simulator.step.kernels.framework_operations import until_needed
 from simulator.step.spec import bare_step

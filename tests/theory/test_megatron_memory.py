@@ -10,7 +10,6 @@ The simulation leaves out a mask of one byte for each pair of positions (4 MiB),
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,11 +22,11 @@ from tests.training import play, step
 
 MIB = 2**20
 # --no-gradient-accumulation-fusion: gradients of matrices are arrays of their own.
-PLAIN = replace(load_framework("megatron_core"), placeholders=False)
+PLAIN = load_framework("megatron_core").with_constants(placeholders=False)
 # CUBLAS_WORKSPACE_CONFIG=:4096:8: two workspaces of 32 MiB, and Transformer Engine's 4 MiB.
-DETERMINISTIC = replace(PLAIN, workspaces={"other": 68 * MIB})
+DETERMINISTIC = PLAIN.with_constants(workspaces={"other": 68 * MIB})
 # --transformer-impl local: no workspace of Transformer Engine, and scores in a buffer that is never freed.
-LOCAL = replace(load_framework("megatron_local"), placeholders=False, workspaces={"other": 64 * MIB})
+LOCAL = load_framework("megatron_local").with_constants(placeholders=False, workspaces={"other": 64 * MIB})
 HALF = Precision(params="float16", grads="float16", reduce="float16", matmul="float16").resolved()
 CASES: dict[str, tuple[int, int, str, dict[str, Any]]] = {
     "gpt3_mcore_te_tp1_pp1_dist_optimizer_no_mmap_bin_files":
@@ -53,7 +52,7 @@ CASES: dict[str, tuple[int, int, str, dict[str, Any]]] = {
     "gpt3_mcore_te_tp2_pp2_resume_torch_dist_defer_embedding_wgrad_compute":
         (516_063_744, 1_878_141_440, "ddp",
          {"tp": 2, "pp": 2, "sequence_parallel": False, "deferred_head_gradients": 2,
-          "framework": replace(DETERMINISTIC, placeholders=True)}),
+          "framework": DETERMINISTIC.with_constants(placeholders=True)}),
     "gpt3_mcore_tp1_pp4":
         (779_997_184, 2_746_575_872, "ddp", {"pp": 4, "attention": "standard", "framework": LOCAL}),
     "gpt3_mcore_tp4_pp1_resume_torch_dist":

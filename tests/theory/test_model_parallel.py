@@ -387,8 +387,8 @@ def test_transformer_engine_merges_a_ring_in_two_bytes() -> None:
     back = moved(replace(last, backward=True), half=True)
     assert back == {"sum": [(4 * (outputs + 2 * keys), 2 * (outputs + 2 * keys))]}
     assert all(kernel.single for kernel in last.merging(half=True))
-    assert load_framework("megatron_core").half_rings
-    assert not load_framework("torchtitan").half_rings
+    assert load_framework("megatron_core").kernels.half_rings
+    assert not load_framework("torchtitan").kernels.half_rings
 
 
 def moved(kernel: Attention, *, half: bool = False) -> dict[str, list[tuple[float, float]]]:
@@ -426,7 +426,7 @@ def test_attention_on_a_ring_takes_what_was_measured(
     float32; of the factors of elementwise kernels NeMo's is that of kernels which a compiler has partly merged.
     """
     own = Attention("attention", 1, 32, 8, 8192, 128, causal=True, backward=False)
-    framework = replace(load_framework("nemo"), half_rings=False)
+    framework = load_framework("nemo").with_constants(half_rings=False)
     step = bare_step(load_model("llama3_8b", 8192), 8192, 1, framework=framework)
     timer = KernelTimer(load_gpu(gpu), step)
     assert timer.cost([own]).alone == pytest.approx(1 / alone, rel=0.03)
@@ -607,7 +607,7 @@ def test_all_wait_for_the_fullest_rank() -> None:
 def test_a_stage_hands_its_gradient_on_before_it_copies_those_of_its_parameters() -> None:
     """What the stage before waits for is the input's gradient: the backward kernels of the stage's first unit."""
     for strategy in ("ddp", "zero1", "zero3"):
-        framework = replace(BARE, parameter_bytes=36.0)
+        framework = BARE.with_constants(parameter_bytes=36.0)
         made = step(strategy, gradient_accumulation_steps=4, parallelism=Parallelism(pp=2), framework=framework)
         plan = plan_step(build("star_100g", 4), made)
         first, second = plan.program.lists.lists

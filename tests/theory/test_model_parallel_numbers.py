@@ -29,7 +29,7 @@ from simulator.numerics.cut_linear import CutLinear
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step import update
-from simulator.step.framework import Framework
+from simulator.step.framework import BARE
 from simulator.step.learning_spec import LossScaling
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
@@ -218,7 +218,12 @@ def experts_on_one_rank(capacity: float | None = None, accumulation: int = 1) ->
         ),
         ("zero2", 8, {"ep": 2, "pp": 4, "schedule": "dualpipe"}, {"gradient_accumulation_steps": 8}),
         # The sums of experts' gradients hold back the experts' units, and the gradients go to the stage before.
-        ("ddp", 4, {"ep": 2, "pp": 2}, {"gradient_accumulation_steps": 2, "framework": Framework(overlaps=False)}),
+        (
+            "ddp",
+            4,
+            {"ep": 2, "pp": 2},
+            {"gradient_accumulation_steps": 2, "framework": BARE.with_constants(overlaps=False)},
+        ),
         ("ddp", 1, {}, {"activation_checkpointing": "selective_op"}),
         ("ddp", 2, {"pp": 2}, {"activation_checkpointing": (("selective_op", (0, 3)), ("activation", (1,)))}),
     ],
@@ -261,7 +266,7 @@ def test_what_is_made_again_may_stop_before_the_layers_last_sum(sizes: dict[str,
     """torch.utils.checkpoint ends there: nothing behind it is needed."""
     facts = {
         "activation_checkpointing": checkpointing,
-        "framework": Framework(stops_early=True),
+        "framework": BARE.with_constants(stops_early=True),
         "gradient_accumulation_steps": 2,
     }
     same(trained("zero1", 4, sizes, **facts), on_one_rank())
@@ -288,7 +293,7 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
         "gradient_accumulation_steps": accumulation,
         "clip_norm": draw(st.sampled_from([None, 0.5])),
         "activation_checkpointing": draw(st.sampled_from(["none", "full", 2, (1,), "attention"])),
-        "framework": Framework(stops_early=draw(st.booleans())),
+        "framework": BARE.with_constants(stops_early=draw(st.booleans())),
         "loss_scaling": draw(st.sampled_from([LossScaling(rule=rule) for rule in ("none", "dynamic")])),
         "topology": draw(st.sampled_from(["star_100g", "dgx_h100"])),
     }

@@ -109,13 +109,13 @@ def test_calibration_finds_the_constants_of_a_slower_cluster() -> None:
 def test_calibration_finds_a_slow_host() -> None:
     # Steps of 512 and 1,024 tokens, in which kernels wait for a host 1.7 times as slow as the shipped one.
     shipped = load_framework("nemo")
-    slow = replace(shipped, issue=1.7 * shipped.issue)
+    slow = shipped.with_constants(issue=1.7 * shipped.host.issue)
     sizes = ((1, 512), (2, 512), (2, 1024))
     rows = [replace(_row(8, 1, accumulation=count), seq_len=length) for count, length in sizes]
     played = play_rows(rows, {"nemo": slow}, 1)
     measured = [replace(row, tokens_per_s=row.step_time / one.step_time) for row, one in zip(rows, played, strict=True)]
     own = calibrated(measured, shipped).framework
-    assert own.issue == pytest.approx(slow.issue, rel=0.1)
+    assert own.host.issue == pytest.approx(slow.host.issue, rel=0.1)
     assert (own.kernel_time, own.network_time) == pytest.approx((1, 1), abs=0.1)
 
 
@@ -125,8 +125,8 @@ def test_runs_that_the_shipped_constants_predict_change_nothing() -> None:
     played = play_rows(rows, {"nemo": shipped}, 1)
     measured = [replace(row, tokens_per_s=row.step_time / one.step_time) for row, one in zip(rows, played, strict=True)]
     own = calibrated(measured, shipped)
-    assert (own.framework.kernel_time, own.framework.network_time, own.framework.issue) == pytest.approx(
-        (1, 1, shipped.issue)
+    assert (own.framework.kernel_time, own.framework.network_time, own.framework.host.issue) == pytest.approx(
+        (1, 1, shipped.host.issue)
     )
 
 
@@ -170,8 +170,8 @@ def test_runs_of_several_frameworks_are_refused() -> None:
 
 def test_a_based_framework_has_the_shipped_constants_except_its_own() -> None:
     shipped = load_framework("nanotron")
-    own = load_framework({"based_on": "nanotron", "issue": 1e-5})
-    assert replace(own, name=shipped.name, issue=shipped.issue, facts=shipped.facts) == shipped
+    own = load_framework({"based_on": "nanotron", "host": {"issue": 1e-5}})
+    assert own.with_constants(name=shipped.name, issue=shipped.host.issue, facts=shipped.facts) == shipped
     assert own.origin == "nanotron"
     with pytest.raises(ScenarioError, match="based_on: got 'nanotronn'"):
         load_framework({"based_on": "nanotronn"})

@@ -251,7 +251,7 @@ def test_only_python_files_and_framework_files_are_read(tmp_path: Path) -> None:
 FRAMEWORK = """\
 based_on: torchtitan
 kernel_time: {value: 1.1, source: measured on our cluster}
-issue: {value: 6.0e-6, source: a profile}
+host: {issue: {value: 6.0e-6, source: a profile}}
 calibration: {runs: 2, errors: [0.01, -0.02]}
 """
 
@@ -269,7 +269,7 @@ def test_an_own_framework_file_is_checked(tmp_path: Path) -> None:
     path.write_text(FRAMEWORK.replace("{value: 6.0e-6, source: a profile}", "6.0e-6"), encoding="utf-8")
     (checked,) = check_plugin(path)
     assert [result.fault for result in checked.results if result.fault] == [
-        "BROKEN with issue: has no source; write {value: ..., source: where the value was measured}"
+        "BROKEN with host.issue: has no source; write {value: ..., source: where the value was measured}"
     ]
 
 
@@ -277,7 +277,7 @@ def test_an_own_framework_file_is_checked(tmp_path: Path) -> None:
     ("key", "told"),
     [
         ("kernel_tme: 1.0", r":2:1: kernel_tme: unknown key"),
-        ("kernel_time: -1.0", r":2:14: kernel_time\.value: must be more than 0"),
+        ("kernel_time: -1.0", r":2:14: kernel_time\.value: got -1\.0; must be more than 0"),
         ("kernel_time: .nan", r":2:14: kernel_time"),
         ("calibration: {runs: 3, errors: [0.1]}", r":2:14: calibration: got 1 error of 3 runs; must be 3"),
         ("based_on: nothing", r":2:1: based_on: occurs twice, first in line 1"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,13 +82,13 @@ def test_every_framework_gives_a_source_for_each_of_its_figures(name: str) -> No
     assert framework.name == name
     assert framework.facts["sources"]
     assert all(framework.facts["sources"][f"sustained.{chip}"] for chip in framework.sustained)
-    assert 0.0 <= framework.attention_masked <= 1.0
+    assert 0.0 <= framework.kernels.attention_masked <= 1.0
     assert all(held.time >= 1.0 for held in framework.sustained.values())
 
 
 def test_a_framework_of_a_path_has_the_name_of_its_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text("elementwise: 2.0\n")
+    mine.write_text("kernels: {elementwise: 2.0}\n")
     assert load_framework(mine) == load_framework(str(mine))
     assert load_framework(mine).name == "mine"
 
@@ -95,13 +96,17 @@ def test_a_framework_of_a_path_has_the_name_of_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"attention_masked": 1.5}, "from 0 to 1"),
-        ({"elementwise": 0.0}, "more than 0"),
-        ({"parameter_bytes": -1.0}, "at least 0"),
-        ({"elementwize": 1.0}, "did you mean 'elementwise'"),
+        ({"kernels": {"attention_masked": 1.5}}, "got 1.5; must be at most 1"),
+        ({"kernels": {"elementwise": 0.0}}, "more than 0"),
+        ({"sharding": {"parameter_bytes": -1.0}}, "at least 0"),
+        ({"kernels": {"elementwize": 1.0}}, "did you mean 'elementwise'"),
+        ({"elementwise": 1.0}, "elementwise: unknown key; write it under kernels$"),
+        ({"workspaces": {"other": 1e6}}, "workspaces: unknown key; write it under memory$"),
+        ({"host": {"router": {"forward": 24}}}, r"host\.router: unknown key; write it under host\.parts$"),
+        ({"host": {"isue": 1e-6}}, "did you mean 'issue'"),
     ],
 )
-def test_a_wrong_framework_is_told_in_one_line(keys: dict[str, float], told: str) -> None:
+def test_a_wrong_framework_is_told_in_one_line(keys: dict[str, Any], told: str) -> None:
     with pytest.raises(ScenarioError, match=told) as caught:
         load_framework(keys)
     assert "\n" not in str(caught.value)
@@ -145,7 +150,7 @@ def test_eight_bits_need_power_by_their_best_rate_or_lose_what_was_measured() ->
 
 
 def test_scales_for_each_row_make_matmuls_in_eight_bits_slower_and_nothing_else() -> None:
-    framework, eight = Framework(row_scaled=1.35), Precision(matmul="float8_e4m3fn").resolved()
+    framework, eight = BARE.with_constants(row_scaled=1.35), Precision(matmul="float8_e4m3fn").resolved()
     tensor, row = (
         KernelTimer(H100, step(framework, precision=eight.replaced(scaling=scaling))) for scaling in ("tensor", "row")
     )
@@ -188,7 +193,7 @@ def _times(how: str) -> dict[tuple[str, str, str], float]:
     ("framework", "kernel", "factor"),
     [
         (Framework(sustained={"H100": Sustained(1.5, 700.0, 989.4e12)}), Matmul("", 4096, 4096, 4096), 1.5),
-        (Framework(elementwise=3.0), Elementwise("", 1e9, 1e9), 3.0),
+        (BARE.with_constants(elementwise=3.0), Elementwise("", 1e9, 1e9), 3.0),
     ],
 )
 def test_a_constant_multiplies_the_time_of_its_kind_of_kernel_alone(
@@ -202,18 +207,18 @@ def test_attention_lies_between_the_causal_half_and_the_full_square() -> None:
     kernel = Attention("", 2, 16, 16, 4096, 128, causal=True, backward=False)
     half = duration(kernel, H100, "bfloat16")
     whole = duration(replace(kernel, causal=False), H100, "bfloat16")
-    found = KernelTimer(H100, step(Framework(attention_masked=0.25))).cost([kernel]).alone
+    found = KernelTimer(H100, step(BARE.with_constants(attention_masked=0.25))).cost([kernel]).alone
     assert found == pytest.approx(half + 0.25 * (whole - half))
 
 
 def test_kernels_that_a_compiler_merges_cost_their_share_of_the_traffic() -> None:
     kernel = Elementwise("", 1e9, 1e9, fusible=True)
-    timer = KernelTimer(H100, step(Framework(elementwise=3.0, compiled=0.5), compile=True))
+    timer = KernelTimer(H100, step(BARE.with_constants(elementwise=3.0, compiled=0.5), compile=True))
     assert timer.cost([kernel]).alone == pytest.approx(0.5 * duration(kernel, H100, "bfloat16"))
 
 
 def test_copies_around_collectives_are_paid_by_several_ranks_and_not_by_one() -> None:
-    given = step(Framework(parameter_bytes=20.0))
+    given = step(BARE.with_constants(parameter_bytes=20.0))
     alone, several = units(given, H100, 1), units(given, H100, 8)
     for one, many in zip(alone, several, strict=True):
         copies = duration(Elementwise("", 10.0 * one.elements, 10.0 * one.elements), H100, "bfloat16")
@@ -246,7 +251,7 @@ def test_full_checkpointing_that_ends_early_is_shorter() -> None:
     times = [
         sum(
             u.recompute.alone
-            for u in units(step(Framework(stops_early=early), activation_checkpointing="full"), H100)
+            for u in units(step(BARE.with_constants(stops_early=early), activation_checkpointing="full"), H100)
             if u.recompute
         )
         for early in (False, True)
@@ -261,7 +266,9 @@ def test_selective_checkpointing_of_split_maps_runs_keys_and_up_again() -> None:
     assert (keys.n, up.n) == (llama.kv_width, llama.ffn_size)
     assert len(second_maps(MPT, batch)) == 1
     given = bare_step(llama, 8192, 1, activation_checkpointing="selective_op")
-    plain, split = (units(replace(given, framework=Framework(split_maps=fact)), H100)[1] for fact in (False, True))
+    plain, split = (
+        units(replace(given, framework=BARE.with_constants(split_maps=fact)), H100)[1] for fact in (False, True)
+    )
     assert plain.recompute is not None
     assert split.recompute is not None
     assert split.recompute.flops - plain.recompute.flops == keys.flops + up.flops
@@ -271,7 +278,7 @@ def test_selective_checkpointing_of_split_maps_runs_keys_and_up_again() -> None:
 @pytest.mark.parametrize("split", [False, True])
 def test_a_policy_that_names_all_layers_is_the_policy(policy: str, split: bool) -> None:
     llama = load_model("llama3_8b", 8192)
-    given = bare_step(llama, 8192, 1, attention="standard", framework=Framework(split_maps=split))
+    given = bare_step(llama, 8192, 1, attention="standard", framework=BARE.with_constants(split_maps=split))
     listed = ((policy, tuple(range(llama.num_layers))),)
     assert units(given.with_keys(activation_checkpointing=listed), H100) == units(
         given.with_keys(activation_checkpointing=policy), H100
@@ -428,7 +435,7 @@ def test_a_fact_taken_away_leaves_all_others() -> None:
     framework = frameworks()["llm_foundry"]
     assert FACTS == ("loss", "stops_early")
     assert with_fact(framework, "loss") == replace(framework, loss="separate") != framework
-    assert with_fact(framework, "stops_early") == replace(framework, stops_early=False) != framework
+    assert with_fact(framework, "stops_early") == framework.with_constants(stops_early=False) != framework
 
 
 def test_each_model_is_kept_back_once() -> None:

@@ -7,7 +7,7 @@ together; for them, `checks` in simulator/calibration/training_runs removes one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.calibration.machines.records import constants
@@ -17,9 +17,9 @@ from simulator.calibration.training_runs.summary import Errors, apart, errors
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.step.framework import BARE, Framework
 
-# Numbers and facts are told apart by type; a new field in Framework is therefore included automatically.
-NUMBERS: Final = tuple(f.name for f in fields(Framework) if isinstance(getattr(BARE, f.name), float))
-FACTS: Final = tuple(f.name for f in fields(Framework) if f.name == "loss" or isinstance(getattr(BARE, f.name), bool))
+# Numbers and facts are told apart by type; a new constant of Framework is therefore included automatically.
+NUMBERS: Final = tuple(name for name, value in BARE.constants.items() if isinstance(value, float))
+FACTS: Final = tuple(name for name, value in BARE.constants.items() if name == "loss" or isinstance(value, bool))
 SUSTAINED: Final = "sustained"
 # Most rows per framework, every k-th of them: enough for a median.
 _MOST_ROWS: Final = 20
@@ -46,13 +46,13 @@ class AblationRow:
 
 def own(framework: Framework) -> tuple[str, ...]:
     """Return the names of a framework's constants and facts that differ from bare kernels."""
-    found = [name for name in (*NUMBERS, *FACTS) if getattr(framework, name) != getattr(BARE, name)]
+    found = [name for name in (*NUMBERS, *FACTS) if framework.constants[name] != BARE.constants[name]]
     return (*found, *([SUSTAINED] if framework.sustained else []))
 
 
 def without(framework: Framework, what: str) -> Framework:
     """Return the framework with the constant or fact `what` as for bare kernels."""
-    return replace(framework, **{what: getattr(BARE, what)})
+    return framework.with_constants(**{what: BARE.constants[what]})
 
 
 def ablation(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework], jobs: int = 2) -> Iterator[AblationRow]:
@@ -100,8 +100,8 @@ def behind(row: MeasuredRow, framework: Framework) -> tuple[tuple[str, ...], tup
     numbers = [
         name
         for name in NUMBERS
-        if getattr(framework, name) != getattr(BARE, name)
-        and moves(cluster, replace(framework, **{name: getattr(framework, name) * _CHANGE}))
+        if framework.constants[name] != BARE.constants[name]
+        and moves(cluster, framework.with_constants(**{name: framework.constants[name] * _CHANGE}))
     ]
     # Sections with equal values share constants of one measurement; the dict keeps each (name, value) once.
     sections = {**{f"{op} in a node": one for op, one in cluster.in_node.items()}, **cluster.collectives}

@@ -64,7 +64,7 @@ def _without_foundry(known: Mapping[str, Framework], own: Framework) -> Framewor
     give nearly the same load.
     """
     elementwise, parameter_bytes = _of_torchtitan(known["torchtitan"])
-    return replace(own, elementwise=elementwise, attention_masked=0.0, parameter_bytes=parameter_bytes)
+    return own.with_constants(elementwise=elementwise, attention_masked=0.0, parameter_bytes=parameter_bytes)
 
 
 def _of_torchtitan(framework: Framework) -> tuple[float, float]:
@@ -77,7 +77,7 @@ def _of_torchtitan(framework: Framework) -> tuple[float, float]:
     def off(constants: Floats) -> Floats:
         # Logarithms keep both numbers positive.
         elementwise, parameter_bytes = np.exp(constants).tolist()
-        changed = replace(framework, elementwise=elementwise, parameter_bytes=parameter_bytes)
+        changed = framework.with_constants(elementwise=elementwise, parameter_bytes=parameter_bytes)
         played = play_rows(rows, {framework.name: changed}, 1)
         return np.log([1.0 + outcome.time_error for outcome in played])
 
@@ -88,22 +88,22 @@ def _of_torchtitan(framework: Framework) -> tuple[float, float]:
 
 def _without_torchtitan(known: Mapping[str, Framework], own: Framework) -> Framework:
     """Use llm-foundry's load of an A100; merged kernels need only their ideal traffic."""
-    return replace(own, compiled=1.0, sustained={**own.sustained, "A100": known["llm_foundry"].sustained["A100"]})
+    sustained = {**own.sustained, "A100": known["llm_foundry"].sustained["A100"]}
+    return own.with_constants(compiled=1.0, sustained=sustained)
 
 
 def _without_nanotron(known: Mapping[str, Framework], own: Framework) -> Framework:
     """Use llm-foundry's eager kernels, and the only other measured host."""
-    return replace(
-        own,
-        elementwise=known["llm_foundry"].elementwise,
-        issue=known["megatron_2021"].issue,
+    return own.with_constants(
+        elementwise=known["llm_foundry"].kernels.elementwise,
+        issue=known["megatron_2021"].host.issue,
         issue_in_pipeline=0.0,
     )
 
 
 def _without_vtrain(known: Mapping[str, Framework], own: Framework) -> Framework:
     """Use nanotron's host; SC21's rows confirm the elementwise kernels."""
-    return replace(own, issue=known["nanotron"].issue)
+    return own.with_constants(issue=known["nanotron"].host.issue)
 
 
 def _without_llmq(known: Mapping[str, Framework], own: Framework) -> Framework:
@@ -128,11 +128,13 @@ UNSEEN: Final[Mapping[str, Unseen]] = {
     "foundry": Unseen(_without_foundry),
     "mlperf": Unseen(_without_mlperf),
     "torchtitan": Unseen(_without_torchtitan),
-    "fms": Unseen(lambda known, own: replace(own, elementwise=known["torchtitan"].elementwise)),
+    "fms": Unseen(lambda known, own: own.with_constants(elementwise=known["torchtitan"].kernels.elementwise)),
     "nanotron": Unseen(_without_nanotron),
     "vtrain": Unseen(_without_vtrain),
     "llmq": Unseen(_without_llmq),
-    "internevo": Unseen(lambda known, own: replace(own, elementwise=known["llm_foundry"].elementwise, per_owner=0.0)),
+    "internevo": Unseen(
+        lambda known, own: own.with_constants(elementwise=known["llm_foundry"].kernels.elementwise, per_owner=0.0)
+    ),
 }
 
 

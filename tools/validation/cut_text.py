@@ -66,8 +66,8 @@ WHY: Final = """## Known reasons for errors
 - torchtitan_cut: 131,072 tokens on four context-parallel ranks took a quarter longer than simulated; 65,536 tokens on
   two took 5 % less.
 - simumax: nothing is fitted to these rows. Matmuls under load take 1.47 times their micro-benchmark on a B200, and
-  attention 1.26 times, as kernels measured by themselves do (catalog/measured/loaded.csv). Steps are 7 % too fast in the
-  median: those with exchanges between tensor-parallel ranks 6 to 9 %, those with experts 5 to 17 %, the others 3 %.
+  attention 1.26 times, as kernels measured by themselves do (catalog/measured/loaded.csv). Steps are 7 % too fast in
+  the median: those with exchanges between tensor-parallel ranks 6 to 9 %, those with experts 5 to 17 %, the others 3 %.
 - llmq: a trainer of single GPUs, without model parallelism; its file of constants has no number of its own. Copies of
   states and residuals to the host are not simulated, nor is its memory.
 - internevo: norms, rotary positions and activations are not merged (`elementwise` 6, fitted to these rows). ZeRO-1 over

@@ -53,11 +53,11 @@ def of_frameworks(known: Mapping[str, Framework]) -> Table:
     """Return a table with each framework's own constants, how many were fitted to the framework's rows, and facts."""
     rows = []
     for name, framework in known.items():
-        found = {n: getattr(framework, n) for n in NUMBERS if getattr(framework, n)}
-        sources = framework.facts.get("sources", {})
+        found = {n: framework.constants[n] for n in NUMBERS if framework.constants[n]}
+        sources = {key.rpartition(".")[2]: source for key, source in framework.facts.get("sources", {}).items()}
         # "as ..." marks a number taken over from another framework.
         fitted = sum("fitted to" in sources.get(n, "") and not sources[n].startswith("as ") for n in found)
-        differing = {n: getattr(framework, n) for n in FACTS if getattr(framework, n) != getattr(BARE, n)}
+        differing = {n: framework.constants[n] for n in FACTS if framework.constants[n] != BARE.constants[n]}
         # A fact that bare kernels have and the framework lacks is named "not ...".
         facts = [f"{n} {fact}" if n == "loss" else n if fact else f"not {n}" for n, fact in differing.items()]
         rows.append(

@@ -82,9 +82,9 @@ has the same total weight. If no run of the framework or of the chip was measure
 step's kinds of model parallelism (tp, pp, cp, ep), the interval uses errors with the runs' own sources unseen, and is
 wider: that of 87.5 % of the weights for a model cut over several nodes, where sources differ most, and that of 95 % on
 a chip without a run whose matmuls are as wide, because a chip's clock under load, such as B200's, does not follow from
-other chips'. Parts of the step whose kernels, network or host were not measured add errors of their own. To test the intervals, each
-source is left out in turn: its runs are simulated without its constants, and compared with intervals from the other
-sources alone.
+other chips'. Parts of the step whose kernels, network or host were not measured add errors of their own. To test the
+intervals, each source is left out in turn: its runs are simulated without its constants, and compared with intervals
+from the other sources alone.
 
 """
 
@@ -136,7 +136,7 @@ difference. None of the numbers depends on a model or a row:
   which kernels ran.
 - `elementwise`: time of eager kernels relative to their ideal HBM traffic (casts, temporaries, slow reductions). It has
   no effect where a program says which kernels a framework launches (Transformers and torchtune, models with RMSNorm).
-- `issue`: time of the host to launch a kernel, from public measurements; `host` has parts that take several launches.
+- `issue`: time of the host to launch a kernel, from public measurements; `parts` take several launches.
 - `parameter_bytes`: HBM traffic around the collectives for each parameter and micro-batch: gathering into flat buffers,
   splitting, casting to float32, scaling.
 - `compiled`: cost of a compiler's merged kernels, relative to the ideal traffic of their parts.

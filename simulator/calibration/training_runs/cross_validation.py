@@ -67,7 +67,7 @@ def without_any(system: LinearSystem, outcomes: Sequence[PlayedRow], framework: 
 
 def with_fact(framework: Framework, name: Fact) -> Framework:
     """Return the framework with PyTorch's loss, or with recompute that does not stop early."""
-    return replace(framework, loss="separate") if name == "loss" else replace(framework, stops_early=False)
+    return replace(framework, loss="separate") if name == "loss" else framework.with_constants(stops_early=False)
 
 
 def drift(system: LinearSystem, framework: Framework) -> dict[str, tuple[float, float]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from simulator.basics.arrays import Floats
 from simulator.basics.dtypes import find
@@ -26,10 +26,6 @@ from simulator.step.optimizer_update import update_cost
 from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.step.units import units
-
-if TYPE_CHECKING:
-    pass
-
 
 # Value without effect for each constant, and largest allowed value.
 NEUTRAL: Final[Mapping[str, float]] = {
@@ -48,20 +44,15 @@ _ROUNDS: Final = 40
 def value(framework: Framework, name: str) -> float:
     """Return the value of a framework's constant; "sustained.H100" names the slowdown of a chip."""
     head, _, chip = name.partition(".")
-    return framework.sustained[chip].time if chip else float(getattr(framework, head))
+    return framework.sustained[chip].time if chip else float(framework.constants[head])
 
 
 def with_values(framework: Framework, values: Mapping[str, float]) -> Framework:
     """Return a copy of a framework in which the named constants have new values."""
-    sustained = dict(framework.sustained)
-    plain: dict[str, Any] = {}
-    for name, number in values.items():
-        head, _, chip = name.partition(".")
-        if chip:
-            sustained[chip] = replace(sustained[chip], time=number)
-        else:
-            plain[head] = number
-    return replace(framework, sustained=sustained, **plain)
+    loads = framework.sustained.items()
+    sustained = {chip: replace(load, time=values.get(f"sustained.{chip}", load.time)) for chip, load in loads}
+    plain = {name: number for name, number in values.items() if "." not in name}
+    return framework.with_constants(sustained=sustained, **plain)
 
 
 def kernel_time(row: MeasuredRow, framework: Framework, changes: Changes = ()) -> float:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from simulator.basics.arrays import Floats
@@ -192,11 +192,10 @@ def steps_simulated(rows: int) -> int:
 def _moved(framework: Framework, at: Floats) -> Framework:
     """Return a framework with its constants moved from the shipped values by the logarithms of three factors."""
     kernels, network, host = map(math.exp, at.tolist())
-    return replace(
-        framework,
+    return framework.with_constants(
         kernel_time=framework.kernel_time * kernels,
         network_time=framework.network_time * network,
-        issue=framework.issue * host,
+        issue=framework.host.issue * host,
     )
 
 

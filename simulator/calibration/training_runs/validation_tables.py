@@ -107,7 +107,7 @@ def constants(frameworks: Mapping[str, Framework], system: LinearSystem | None) 
     framework, rows = frameworks["llm_foundry"], []
     numbers = {
         **{f"sustained.{chip}": slowdown.time for chip, slowdown in framework.sustained.items()},
-        **{n: getattr(framework, n) for n in ("attention_masked", "elementwise", "parameter_bytes")},
+        **{n: framework.constants[n] for n in ("attention_masked", "elementwise", "parameter_bytes")},
     }
     for constant, number in numbers.items():
         fitted = refitted.get(constant)

@@ -86,7 +86,7 @@ def _constants(fit: OwnFramework) -> str:
     framework = fit.framework
     return (
         f"Kernels take {framework.kernel_time:.3f} times and transfers {framework.network_time:.3f} times as long as "
-        f"with the shipped constants; the host issues a kernel in {format_time(framework.issue)}."
+        f"with the shipped constants; the host issues a kernel in {format_time(framework.host.issue)}."
     )
 
 
@@ -148,7 +148,7 @@ def _text(fit: OwnFramework, name: str, runs: Path) -> str:
     constants = (
         ("kernel_time", f"{framework.kernel_time:.4f}"),
         ("network_time", f"{framework.network_time:.4f}"),
-        ("issue", f"{framework.issue:.4g}"),
+        ("host:\n  issue", f"{framework.host.issue:.4g}"),
     )
     lines = [
         f"# {name}'s constants, calibrated to measured runs: {runs.name}. Written by `simulator calibrate`.",

@@ -79,23 +79,23 @@ def _factors(step: TrainingStep, kernels: Sequence[Kernel]) -> str:
 
     Equal bytes take unequal times, which looks like an error unless explained.
     """
-    framework, sentences = step.framework, []
+    constants, sentences = step.framework.kernels, []
     # Factors stand for the kernels into which a framework splits an operation; lists of layers have single kernels.
     split = [kernel for kernel in kernels if isinstance(kernel, Elementwise) and not kernel.single]
     if step.keys.compile:
         sentences.append(
-            f"The compiler merges kernels: merged kernels move {framework.compiled:g} times the bytes in the column "
+            f"The compiler merges kernels: merged kernels move {constants.compiled:g} times the bytes in the column "
             "shape, and GB/s counts the moved bytes."
-            if framework.compiled
+            if constants.compiled
             else "The compiler merges kernels: merged kernels move no bytes and take no time."
         )
-    elif split and framework.elementwise != 1:
+    elif split and constants.elementwise != 1:
         sentences.append(
-            f"Norms, activations and additions take {framework.elementwise:g} times the transfer time of their bytes; "
+            f"Norms, activations and additions take {constants.elementwise:g} times the transfer time of their bytes; "
             "the kernels of the loss take it once. Equal bytes therefore take unequal times."
         )
     if sentences:
-        sentences.append(f"The factors are constants of framework {framework.name}.")
+        sentences.append(f"The factors are constants of framework {step.framework.name}.")
     return " ".join(sentences)
 
 

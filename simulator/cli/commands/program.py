@@ -122,12 +122,12 @@ def _finding(step: TrainingStep, part: ModelPart, layer: int, costs: tuple[Kerne
 def _host_text(step: TrainingStep, operations: Sequence[Operation], cost: KernelCost) -> str:
     """Return a sentence on the host's time for the launches of both passes."""
     framework = step.framework
-    if not framework.issue:
+    if not framework.host.issue:
         return f"{framework.name} has no time of the host for {cost.launches} launches."
-    timed = [operation.name for operation in operations if operation.name in framework.host]
+    timed = [operation.name for operation in operations if operation.name in framework.host.parts]
     times = f", with other times for {', '.join(timed)}" if timed else ""
     issued = f"The host issues {cost.launches} launches in {format_time(cost.host)}"
-    return f"{issued}, {format_time(framework.issue)} each{times}."
+    return f"{issued}, {format_time(framework.host.issue)} each{times}."
 
 
 def _evidence(
@@ -156,9 +156,9 @@ def _evidence(
         key, says = "elementwise", "Elementwise kernels take {:g} times the transfer time of their bytes"
         if step.keys.compile:
             key, says = "compiled", "A compiler merges elementwise kernels, whose bytes count {:g} times"
-        origin = framework.facts.get("fitted_to", {}).get(key)
+        origin = framework.facts.get("fitted_to", {}).get(f"kernels.{key}")
         fitted = f" (fitted to {origin})" if origin else ""
-        sentences.append(f"{says.format(getattr(framework, key))}{fitted}.")
+        sentences.append(f"{says.format(framework.constants[key])}{fitted}.")
     return " ".join(sentences), recordings
 
 

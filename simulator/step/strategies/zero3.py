@@ -320,7 +320,8 @@ class _Micro:
         gather = f"gather {_name(block)} {phase} {self.micro}"
         self.ready[i] = self._all_gather(gather, block, scope) or self.stored[i]
         # Some frameworks gather for the recompute and once more for the backward pass.
-        if phase == "backward" and self.passes.step.framework.gathers_again and block[0].recompute is not None:
+        again = self.passes.step.framework.sharding.gathers_again
+        if phase == "backward" and again and block[0].recompute is not None:
             self._all_gather(f"gather {_name(block)} again {self.micro}", block, scope)
 
     def _all_gather(self, name: str, units: Sequence[Unit], scope: Scope) -> str | None:
