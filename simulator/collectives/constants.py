@@ -32,13 +32,16 @@ def constants(
 ) -> MachineCollective | None:
     """Return the machine's constants (start-up, caps) for a request by an algorithm; None if the machine has none.
 
-    Constants of another algorithm are converted: the cap inside nodes by the ratio of the bandwidths that libraries
-    reach with either algorithm, the start-up by the additional steps from node to node.
+    Constants of the same algorithm come first, whatever their operation: a ring of gathers tells more about a ring of
+    sums than sums in a switch do. Those of another are converted: the cap inside nodes by the ratio of the bandwidths
+    that libraries reach with either algorithm, the start-up by the additional steps from node to node.
     """
     nearest = (cluster.machine(operation, group) for operation in _nearest(cluster, request, group))
-    measured = runs(cluster, request, group) or next(filter(None, nearest), None)
-    if measured is None:
+    known = list(filter(None, (runs(cluster, request, group), *nearest)))
+    if not known:
         return None
+    # Stable: among constants of one algorithm the nearest operation comes first.
+    measured = min(known, key=lambda one: ALGORITHMS.find(one.algorithm) is not algorithm)
     reference = ALGORITHMS.find(measured.algorithm)
     if reference is algorithm:
         return measured

@@ -11,35 +11,93 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
+from simulator.basics.arrays import Floats
 from simulator.calibration.machines.fit_writing import section, without_section
 from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.solve import FREE, CapModel, Constants
-from simulator.cluster.cluster import MachineCollective
+from simulator.cluster.build import build
+from simulator.cluster.cluster import PACKET, MachineCollective
 from simulator.cluster.topology_file import MeasuredOperation
 from simulator.collectives.constants import NETWORK_STEP
-from tools.validation.measured_collectives import measured_sweep
+from tools.validation.measured_collectives import MeasuredSweep, measured_sweep, measured_sweeps
 
-# Sweeps of all_reduce used for fitting; further sweeps in the table only check the constants.
+# Sweeps of all_reduce used for fitting; further sweeps in the table only check the constants. OpenXLA's contain the
+# launch.
 FITTED: Final = ("8_a100", "p4de_16_a100", "8_h100", "p5_16_h100", "8_b200", "16_b200")
-# The only sweeps of these operations over a full node, fitted as a ring, NCCL's algorithm. Sweeps over 2 and 4 GPUs of
-# the node are held out.
+# Sweeps of these operations over a full node, fitted as rings: the inside of a gather over several nodes. Their times
+# contain the launch.
 RINGS: Final = {"all_gather": "xla_8_h100_all_gather", "reduce_scatter": "xla_8_h100_reduce_scatter"}
-# The only sweep of all_to_all over a full node, fitted as sends between every pair of ranks. Sweeps over 2 and 4 GPUs
-# of the node are held out.
-EXCHANGE: Final = "xla_8_h100_all_to_all"
-_ABSENT: Final = "not measured here"
-# Exponent of rings: the cap depends on the square root of the size.
+# Exponent of these rings: the cap depends on the square root of the size.
 _ROOT: Final = 0.5
+# Algorithm of each operation whose sweeps over 2, 4 and 8 GPUs of a node are fitted together: NCCL's rings, and sends
+# between every pair of ranks.
+GATHERS: Final = {"all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "direct"}
+# GPUs with such sweeps, by topology.
+SWEPT: Final = {"dgx_a100": "a100", "dgx_h100": "h100", "dgx_h200": "h200", "dgx_b200": "b200", "gb200_nvl72": "gb200"}
+_ABSENT: Final = "not measured here"
+# Weight of a sweep over all GPUs, half and a quarter of them, and of large arrays [B].
+_WEIGHTS: Final = (1.0, 0.4, 0.15)
+_LARGE: Final = 2**25
+_WEIGHT_OF_LARGE: Final = 3.0
+# Errors beyond this relative size count linearly, as in `solve`.
+_OUTLIER: Final = 0.05
+# Most of the links' rating that a fit may claim: all_reduces of 4 GiB by rings on an H100 reach 0.82 (NVIDIA/nccl issue
+# 1455); NCCL's own model has 20.6 of 25 GB/s a link (src/graph/topo.h).
+_MOST_OF_LINKS: Final = 0.86
 
 
 def machines() -> dict[str, MachineCollective]:
-    """Fit every sweep in FITTED, then every sweep in RINGS, then EXCHANGE."""
+    """Fit every sweep in FITTED and RINGS, then the gathers of every GPU in SWEPT, keyed by "GPU operation"."""
     fitted = {name: _fitted(name) for name in FITTED}
     # The gather comes first in RINGS; the reduce-scatter takes over its start-up and half size.
     for name in RINGS.values():
         fitted[name] = _fitted(name, "ring", ring_fading(fitted.get(RINGS["all_gather"])))
-    fitted[EXCHANGE] = _fitted(EXCHANGE, "direct", ring_fading(None))
+    for topology, gpu in SWEPT.items():
+        fitted |= {f"{gpu} {operation}": gather_fit(topology, operation) for operation in GATHERS}
     return fitted
+
+
+def gather_sweeps(topology: str, operation: str) -> list[MeasuredSweep]:
+    """Return the sweeps of an operation over GPUs of one node, most GPUs first."""
+    sweeps, gpu = measured_sweeps(), SWEPT[topology]
+    names = [f"nccl_{ranks}_{gpu}_{operation}" for ranks in (8, 4, 2)]
+    return [sweeps[name] for name in names if name in sweeps]
+
+
+def gather_fit(topology: str, operation: str) -> MachineCollective:
+    """Return the constants of an operation in a node, fitted to its sweeps over 8, 4 and 2 GPUs together.
+
+    A ring of n GPUs takes startup + (n - 1) latencies + (n - 1) / n S / rate(S), a direct exchange one latency. The
+    rate grows with the size, as `MachineCollective.factor` says.
+    """
+    sweeps = gather_sweeps(topology, operation)
+    most = sweeps[0].sweep.world_size
+    rows = [(held.sweep.world_size, *row) for held in sweeps for row in held.sweep.rows]
+    ranks, sizes, times = (np.array(column, float) for column in zip(*rows, strict=True))
+    weight_of = {most // 2**halved: weight for halved, weight in enumerate(_WEIGHTS)}
+    weights = np.array([weight_of[int(n)] for n in ranks]) * np.where(sizes >= _LARGE, _WEIGHT_OF_LARGE, 1.0)
+    cluster = build(topology, most)
+    link, hop = cluster.gpus[0].scale_up_bandwidth, cluster.route(*cluster.ranks[:2]).latency
+    hops = hop * np.where(GATHERS[operation] == "direct", 1.0, ranks - 1.0)
+
+    def errors(constants: Floats) -> Floats:
+        startup, cap, half_size = np.exp(constants[:3])
+        rate = cap / (1.0 + (half_size / np.maximum(sizes, PACKET)) ** constants[3])
+        simulated = startup + hops + (ranks - 1.0) / ranks * sizes / rate
+        return np.asarray(np.sqrt(weights) * np.log(simulated / times))
+
+    low, high = (np.log(ends) for ends in ((1e-7, 0.05 * link, 1e3), (1e-4, _MOST_OF_LINKS * link, 1e10)))
+    starts = [np.array([*np.log((5e-6, 0.6 * link, 1e7)), exponent]) for exponent in (0.4, 0.6, 0.9)]
+    bounds = [*low, 0.3], [*high, 1.2]
+    found = [least_squares(errors, start, loss="soft_l1", f_scale=_OUTLIER, bounds=bounds) for start in starts]
+    best = min(found, key=lambda one: one.cost).x
+    startup, cap, half_size, exponent = (float(f"{number:.4g}") for number in (*np.exp(best[:3]), best[3]))
+    counts = ", ".join(str(held.sweep.world_size) for held in sweeps)
+    source = f"fitted to {counts} {sweeps[0].sweep.gpu} together: {sweeps[0].sweep.source}"
+    return MachineCollective(GATHERS[operation], startup, cap, half_size=half_size, exponent=exponent, source=source)
 
 
 def ring_fading(gather: MachineCollective | None) -> CapModel:
@@ -64,14 +122,18 @@ def _fitted(name: str, algorithm: str | None = None, fading: CapModel = FREE) ->
 
 
 def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, dict[str, MeasuredOperation]]:
-    """Return the operations for each shipped topology, from the fits by sweep."""
+    """Return the operations for each shipped topology, from the fits."""
     all_reduces = _all_reduces(fitted)
     by_topology = {name: {"all_reduce": measured} for name, measured in all_reduces.items()}
-    for operation, sweep in RINGS.items():
-        for name, ring in _rings(fitted[sweep], all_reduces["dgx_a100"].one_node).items():
-            by_topology[name][operation] = MeasuredOperation(ring, _over_nodes(name, ring, all_reduces))
-    for name, exchange in _exchanges(fitted[EXCHANGE]).items():
-        by_topology[name]["all_to_all"] = MeasuredOperation(exchange)
+    for name, operations in by_topology.items():
+        gpu = {"aws_p4de": "a100", "aws_p5": "h100"}.get(name) or SWEPT[name]
+        for operation, algorithm in GATHERS.items():
+            inside = fitted[f"{gpu} {operation}"]
+            if name not in SWEPT:
+                inside = _said(inside, f"as dgx_{gpu}, the same eight GPUs")
+            ring = _ring(name, operation, fitted) if algorithm == "ring" else None
+            nodes = None if ring is None else _over_nodes(name, ring, all_reduces)
+            operations[operation] = MeasuredOperation(inside, nodes)
     return by_topology
 
 
@@ -87,9 +149,10 @@ def _all_reduces(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredO
     }
 
 
-def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str, MachineCollective]:
-    """Return each topology's ring within a node: H100's as fitted, A100's from its all_reduce, also a ring."""
-    if a100 is None or a100.algorithm != "ring":
+def _ring(name: str, operation: str, fitted: Mapping[str, MachineCollective]) -> MachineCollective:
+    """Return the inside of a topology's gather over nodes: H100's as fitted, A100's from its all_reduce, a ring."""
+    h100, a100 = fitted[RINGS[operation]], fitted["8_a100"]
+    if a100.algorithm != "ring":
         raise ValueError("eight A100 were fitted to no ring")
     return {
         "dgx_a100": _said(a100, f"{_ABSENT}: taken from its all_reduce, which is a ring as well"),
@@ -97,13 +160,7 @@ def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str,
         "dgx_b200": _over_faster_links(h100),
         "aws_p4de": _said(a100, f"{_ABSENT}: taken from the all_reduce of dgx_a100, a ring over the same eight GPUs"),
         "aws_p5": _said(h100, "as dgx_h100, the same eight GPUs"),
-    }
-
-
-def _exchanges(h100: MachineCollective) -> dict[str, MachineCollective]:
-    """Return the sends between every pair of ranks within a node, for the topologies with switches like H100's."""
-    same = _said(h100, "as dgx_h100, the same eight GPUs")
-    return {"dgx_h100": h100, "dgx_b200": _over_faster_links(h100), "aws_p5": same}
+    }[name]
 
 
 def _over_faster_links(h100: MachineCollective) -> MachineCollective:
