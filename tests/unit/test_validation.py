@@ -1,4 +1,4 @@
-"""The table of measured steps, constants of frameworks and what they do to a step, the fit, the tables, the pages."""
+"""The table of measured steps, constants of frameworks and what they do to a step, the tables, the pages."""
 
 from __future__ import annotations
 
@@ -9,26 +9,15 @@ from statistics import median
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 from simulator.basics import registry
 from simulator.basics.errors import OutOfMemoryError, ScenarioError, UnknownNameError
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs.cross_validation import FACTS, left_out, with_fact, without_each
 from simulator.calibration.training_runs.cut_rows import all_measured
-from simulator.calibration.training_runs.fitting import (
-    NEUTRAL,
-    LinearSystem,
-    fit,
-    kernel_time,
-    linear,
-    value,
-    with_values,
-)
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
-from simulator.calibration.training_runs.rows import MeasuredRow, cluster_of, measured, step_of
+from simulator.calibration.training_runs.rows import Changes, MeasuredRow, cluster_of, measured, step_of
 from simulator.calibration.training_runs.summary import apart, by_group, errors, of_memory, worst
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.jitter import Jitter
@@ -50,8 +39,6 @@ from simulator.step.units import units
 from tools.validation import cut_text as cut_page_text
 from tools.validation import error_plot as plot_validation
 from tools.validation import machines_text, training_text
-from tools.validation.ablation import behind
-from tools.validation.constants import counted
 from tools.validation.training_page import finding
 
 H100 = load_gpu("h100_sxm")
@@ -398,106 +385,34 @@ def test_a_row_slower_than_one_of_longer_sequences_is_told_as_the_sources_puzzle
     assert "slower than sequence 4096" in worst([outcome(0.3), quick])[0][1]
 
 
-def made_up(truth: dict[str, float], rows: int = 40) -> LinearSystem:
-    """Rows that follow the truth exactly, but for one that is far off."""
-    drawn = np.random.default_rng(0).uniform(0.05, 0.4, (rows, len(truth)))
-    offset = 1.0 - drawn @ np.array(list(truth.values()))
-    offset[0] += 0.5
-    models = [f"model {i % 4}" for i in range(rows)]
-    return LinearSystem(tuple(replace(small(), model=model) for model in models), tuple(truth), drawn, offset)
-
-
-TRUTH = {
-    "sustained.H100": 1.2, "sustained.A100": 1.1, "attention_masked": 0.7, "elementwise": 2.0, "parameter_bytes": 0.5,
-}  # fmt: skip
-
-
-def test_the_fit_finds_the_truth_and_lets_a_far_row_lie() -> None:
-    held = made_up(TRUTH)
-    found = fit(held)
-    assert found == pytest.approx(TRUTH, rel=0.02)
-    assert np.median(np.abs(held.errors(found))) < 0.005
-
-
-def test_the_fit_keeps_to_what_is_physical() -> None:
-    found = fit(made_up(TRUTH | {"attention_masked": 1.4, "elementwise": 0.3}))
-    assert found["attention_masked"] <= 1.0
-    assert found["elementwise"] >= 1.0
-
-
-def test_taking_a_constant_away_makes_the_error_worse() -> None:
-    all_of_them, *without = without_each(made_up(TRUTH))
-    assert [found.name for found in without] == [f"without {name}" for name in TRUTH]
-    assert all(found.median > all_of_them.median for found in without)
-
-
-def test_a_fact_taken_away_leaves_all_others() -> None:
-    framework = frameworks()["llm_foundry"]
-    assert FACTS == ("loss", "stops_early")
-    assert with_fact(framework, "loss") == replace(framework, loss="separate") != framework
-    assert with_fact(framework, "stops_early") == framework.with_constants(stops_early=False) != framework
-
-
-def test_each_model_is_kept_back_once() -> None:
-    found = left_out(made_up(TRUTH))
-    assert [one.name for one, _ in found] == ["model 0", "model 1", "model 2", "model 3"]
-    assert all(other.median < 0.01 for _, other in found)
-
-
-def test_kernel_time_is_linear_in_every_constant() -> None:
-    framework = frameworks()["llm_foundry"]
-    row = replace(small(), gpus=2, accumulation=1)
-    for name in NEUTRAL:
-        at = value(framework, name)
-        # A slowdown below 1 counts as 1.
-        shares = (1.0, 1.25, 1.5) if name.startswith("sustained") else (0.5, 0.75, 1.0)
-        low, middle, high = (kernel_time(row, with_values(framework, {name: at * k})) for k in shares)
-        assert high - middle == pytest.approx(middle - low, abs=1e-9)
-
-
-def test_the_linear_system_gives_back_what_was_played() -> None:
-    framework = frameworks()["llm_foundry"]
-    played = play_rows([replace(small(139), gpus=2)], frameworks(), jobs=1)
-    held = linear(played, framework)
-    found = held.errors({name: value(framework, name) for name in held.names})
-    assert found[0] == pytest.approx(played[0].error)
-
-
 def test_constants_of_a_rows_gpu_can_be_changed() -> None:
     row = replace(small(), gpus=2, accumulation=1)
-    framework = frameworks()["llm_foundry"]
-    times = [kernel_time(row, framework, changes) for changes in ((), (("launch", 0.0),), (("attention_2", 1.0),))]
+    changes: tuple[Changes, ...] = ((), (("launch", 0.0),), (("attention_2", 1.0),))
+    times = [play_rows([row], frameworks(), 1, changes=each)[0].step_time for each in changes]
     assert times[0] > times[1] > times[2]
 
 
-def test_constants_are_counted_by_dtype() -> None:
-    gpu = cluster_of("h100_sxm", 8).gpus[0]
-    one = counted(("elementwise",), (), gpu)
-    both = counted(("elementwise",), (), gpu, ("bfloat16", "float8_e4m3fn"))
-    each = ("prologue", "efficiency", "overlap", "operand_rate")
-    assert one["kernels"] == ("launch", *(f"matmul_bfloat16_{name}" for name in each))
-    assert one["published figures"] == ("hbm_efficiency", "attention_2")
-    eight_bit = {f"matmul_float8_e4m3fn_{name}" for name in (*each, "copies")}
-    assert set(both["kernels"]) - set(one["kernels"]) == eight_bit
-    assert both["published figures"] == one["published figures"]
-    assert sum(map(len, one.values())) == 9
-
-
-def test_the_best_matmul_counts_where_no_efficiency_is_fitted() -> None:
-    """An A100 on PCIe has the constants of an A100 on SXM, with the efficiency of its own best matmul."""
-    found = counted((), (), cluster_of("a100_pcie_80gb", 1).gpus[0])
-    assert found["published figures"] == ("best_matmul bfloat16", "hbm_efficiency", "attention_2")
-    assert not any("efficiency" in name for name in found["kernels"])
-
-
-@pytest.mark.parametrize("gpu", ["h100_sxm", "a100_sxm_80gb"])
-@pytest.mark.one_of(2)
-def test_at_most_fifteen_constants_stand_behind_a_row(gpu: str) -> None:
-    framework = frameworks()["llm_foundry"]
-    row = next(row for row in measured() if row.table == "foundry" and row.gpu == gpu and not row.eight_bit)
-    own, machine = behind(row, framework)
-    assert {"attention_masked", "elementwise", "sustained"} <= set(own)
-    assert sum(map(len, counted(own, machine, cluster_of(gpu, 1).gpus[0]).values())) <= 15
+def test_a_new_constant_fitted_to_steps_does_not_come_silently() -> None:
+    """The owners of the steps, by constant; a file without own runs takes a constant over with its owner."""
+    owners: dict[str, set[str]] = {}
+    for name in registry.names("framework"):
+        for key, owner in load_framework(name).facts["fitted_to"].items():
+            if owner:
+                owners.setdefault(key, set()).add(owner)
+    assert owners == {
+        "kernels.attention_masked": {"llm_foundry"},
+        "kernels.elementwise": {"internevo", "llm_foundry", "megatron_2021", "nanotron"},
+        "kernels.compiled": {"torchtitan"},
+        "kernels.row_scaled": {"torchtitan"},
+        "host.issue": {"megatron_2021", "nanotron"},
+        "host.issue_in_pipeline": {"nanotron"},
+        "sharding.per_owner": {"internevo"},
+        "sharding.parameter_bytes": {"llm_foundry"},
+        "sustained.H100": {"dgxc", "llm_foundry"},
+        "sustained.H200": {"llm_foundry"},
+        "sustained.A100": {"llm_foundry", "torchtitan"},
+        "sustained.GeForce": {"llmq"},
+    }
 
 
 def test_a_table_is_written_for_a_terminal_and_for_a_page() -> None:

@@ -16,7 +16,6 @@ from typing import Final
 
 from simulator.calibration.training_runs import validation_tables
 from simulator.calibration.training_runs.cache import play_on
-from simulator.calibration.training_runs.cross_validation import fitted_system
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
 from simulator.calibration.training_runs.fine_tuning_rows import failed_fine_tuning, measured_fine_tuning
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
@@ -28,14 +27,12 @@ from simulator.report.numbers.prediction_intervals import TABLE, Residual
 from simulator.report.plots import style
 from tools.validation import error_plot as plot_validation
 from tools.validation import training_tables
-from tools.validation.ablation import ablation
 from tools.validation.after_calibration import calibration_table, play_calibrated
 from tools.validation.coverage import coverage_table
 from tools.validation.cross_validation import play_unseen, source_of
 from tools.validation.cut_page import cut_of, gpu_of, gpus_of, size_of, write_cut
 from tools.validation.residuals import residuals, write_residuals
 from tools.validation.training_text import (
-    ABLATION,
     AFTER_CALIBRATION,
     APART,
     BEFORE,
@@ -44,11 +41,9 @@ from tools.validation.training_text import (
     FINE_TUNING,
     FRAMEWORKS,
     INTERVALS,
-    KEPT_BACK,
     MEMORY,
     NETWORK,
     OWN,
-    REMOVED,
     SHORT,
     WORST,
 )
@@ -64,9 +59,7 @@ def write(
     """Write validation.md and images/validation.{png,svg} into a docs folder, from rows with and without own source,
     and their residuals.
     """
-    known = frameworks()
     whole = [outcome for outcome in outcomes if outcome.row.table in {row.table for row in measured()}]
-    fit_system = fitted_system(whole, known["llm_foundry"])
     # Disturbed runs, and rows composed of profiled pieces, appear in the first table only.
     disturbed = apart([outcome.row for outcome in outcomes])
     calm = [n for n, outcome in enumerate(outcomes) if outcome.row.timed and n not in disturbed]
@@ -84,12 +77,8 @@ def write(
         WORST + validation_tables.worst_rows(timed).markdown(),
         INTERVALS + coverage_table(found).markdown() + NETWORK,
         CALIBRATION + calibration_table(found).markdown() + AFTER_CALIBRATION,
-        FRAMEWORKS + training_tables.of_frameworks(known).markdown(),
-        CONSTANTS + validation_tables.constants(known, fit_system).markdown(),
-        training_tables.counts(timed, known).markdown(),
-        ABLATION + training_tables.ablated(ablation(outcomes, known, jobs)).markdown(),
-        REMOVED + validation_tables.removed(fit_system, whole, known["llm_foundry"]).markdown(),
-        KEPT_BACK + validation_tables.kept_back(fit_system).markdown(),
+        FRAMEWORKS + training_tables.of_frameworks(frameworks()).markdown(),
+        CONSTANTS,
         MEMORY + ("" if memory is None else memory.markdown()),
         OWN + columns(),
         SHORT,

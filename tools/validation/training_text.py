@@ -121,8 +121,7 @@ WORST: Final = """## The worst rows
 
 """
 
-CONSTANTS: Final = """## Constants
-
+CONSTANTS: Final = """\
 A training step is slower than the sum of its kernels in a micro-benchmark. The following numbers describe the
 difference. None of the numbers depends on a model or a row:
 
@@ -141,39 +140,10 @@ difference. None of the numbers depends on a model or a row:
   splitting, casting to float32, scaling.
 - `compiled`: cost of a compiler's merged kernels, relative to the ideal traffic of their parts.
 
-Facts complete these numbers. The facts are recalled rather than measured, and kept because the fit is better with them.
-llm-foundry's loss reads the logits once in each pass (`loss: fused`). Recomputation stops at the last tensor that is
-needed, which omits a third of an MPT layer's matmuls (`stops_early`). torchtitan's layers hold each projection as a
-separate matrix, and `selective_op` recomputes every second matrix (`split_maps`).
-
-The third table counts the constants that a row depends on, for a single row with at most 64 GPUs from each source, GPU
-and dtype. A framework's number, or a constant of the machine's collectives, counts if a change of the constant by a
-tenth moves the row's time by a thousandth or more. Constants of "kernels" are fitted to measured kernels
-([kernels.md](kernels.md)). "Published" figures are the best matmul found by a search, where no efficiency is fitted,
-the share of HBM bandwidth in a stream benchmark, and flash attention's share of the peak. Data sheets (peaks, clocks,
-SMs, exponentials in a clock) are not counted.
-
-"""
-
-ABLATION: Final = """## Does each number of a framework earn its place?
-
-Up to twenty timed rows of each framework are simulated with a number or fact replaced by the value for bare kernels.
-The remaining constants stay. `compiled` has an effect only on rows with a compiler, and `issue` of megatron_2021 only
-on rows with few GPUs.
-
-"""
-
-REMOVED: Final = """## Is each constant needed?
-
-Each constant is set to its value in a bare kernel, each fact to false, and the remaining constants are fitted again.
-The figures come from the fit's linear system, with communication as simulated.
-
-"""
-
-KEPT_BACK: Final = """## Models that the fit did not see
-
-The rows of a model size are kept back, the constants are fitted to the remaining rows, and the kept rows are predicted.
-
+Facts complete these numbers. The facts are recalled rather than measured. llm-foundry's loss reads the logits once in
+each pass (`loss: fused`). Recomputation stops at the last tensor that is needed, which omits a third of an MPT layer's
+matmuls (`stops_early`). torchtitan's layers hold each projection as a separate matrix, and `selective_op` recomputes
+every second matrix (`split_maps`).
 """
 
 MEMORY: Final = """## Memory
@@ -202,8 +172,6 @@ SHORT: Final = """## Where it falls short
 - The 30 B model at sequence 8192 was measured a quarter slower than similar rows, on both GPUs; its memory is nearly
   full. The 760 M model on A100 was measured slower at 512 and 1024 tokens than at 2048. No simulated effect explains
   these rows, and the fit gives them little weight.
-- Constants of a row are counted on a single row from each source. Other rows of the same source may depend on one or
-  two further constants, such as nanotron's host in pipelines over several nodes.
 - `communication_sms`, a published figure, changes no error by more than a tenth of a point. The HBM bandwidth taken by
   a ring is computed from its links (`simulator/step/kernels/contention.py`) and is not a constant.
 - The fused `loss` of llm_foundry is a fact of its code (`modeling_mpt.py`). The rows hardly depend on it: a loss takes

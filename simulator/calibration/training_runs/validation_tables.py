@@ -1,24 +1,17 @@
-"""Which tables make up the validation of training steps? Errors by group, worst rows, constants, memory.
+"""Which tables make up the validation of training steps? Errors by group, worst rows, choices, memory.
 
-Figures come from simulated rows and from the fit; this module only formats them.
+Figures come from simulated rows; this module only formats them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs.cross_validation import drift, left_out, without_any
-from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.ranking import choices, said
 from simulator.calibration.training_runs.summary import Errors, SourceErrors, by_group, of_memory, worst
-from simulator.step.framework import Framework
-
-# llm-foundry's rows ran on these chips; refitting says nothing about the sustained load of other chips.
-_OF_FOUNDRY: Final = ("sustained.H100", "sustained.A100")
 
 
 def groups(outcomes: Sequence[PlayedRow]) -> Table:
@@ -97,41 +90,3 @@ def worst_steps(outcomes: Sequence[PlayedRow], count: int = 10) -> Table:
         for o in ordered
     ]
     return Table(f"the {len(rows)} worst rows", ("row", "source", "measured", "simulated", "error"), tuple(rows))
-
-
-def constants(frameworks: Mapping[str, Framework], system: LinearSystem | None) -> Table:
-    """Return a table with llm-foundry's constants, shipped and refitted; the remaining frameworks' stand in
-    docs/validation.md.
-    """
-    refitted = drift(system, frameworks["llm_foundry"]) if system is not None else {}
-    framework, rows = frameworks["llm_foundry"], []
-    numbers = {
-        **{f"sustained.{chip}": slowdown.time for chip, slowdown in framework.sustained.items()},
-        **{n: framework.constants[n] for n in ("attention_masked", "elementwise", "parameter_bytes")},
-    }
-    for constant, number in numbers.items():
-        fitted = refitted.get(constant)
-        other = constant.startswith("sustained.") and constant not in _OF_FOUNDRY
-        rows.append((constant, f"{number:.4g}", "" if fitted is None or other else f"{fitted[1]:.4g}"))
-    return Table("constants of chips, and of llm-foundry", ("constant", "shipped", "fitted again"), tuple(rows))
-
-
-def kept_back(system: LinearSystem) -> Table:
-    """Return a table for a cross-validation: errors of each model size, in the fit and excluded from the fit."""
-    rows = [
-        (fit.name, str(fit.count), f"{fit.median:.1%}", f"{other.median:.1%}", f"{other.median - fit.median:+.1%}")
-        for fit, other in left_out(system)
-    ]
-    head = ("excluded model", "rows", "median, fitted", "median, excluded", "difference")
-    return Table("cross-validation: each model size excluded from the fit", head, tuple(rows))
-
-
-def removed(system: LinearSystem, outcomes: Sequence[PlayedRow], framework: Framework) -> Table:
-    """Return a table with errors without each constant or fact, the remaining constants fitted again."""
-    head = ("constants", "rows", "median", "90 % below", "bias", "middle")
-    summaries = without_any(system, outcomes, framework)
-    return Table(
-        "errors without each constant or fact, after a new fit of the remaining constants",
-        head,
-        tuple(map(error_cells, summaries)),
-    )

@@ -17,10 +17,8 @@ from simulator.cli.console import print_text, width
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.options import AsJson, NoPlugins
 from simulator.cli.progress import progress
-from simulator.step.framework import Framework
 
 if TYPE_CHECKING:
-    from simulator.calibration.training_runs.fitting import LinearSystem
     from simulator.calibration.training_runs.playing import PlayedRow
     from simulator.calibration.training_runs.rows import MeasuredRow
 
@@ -77,7 +75,6 @@ def command(
         raise ScenarioError("--out: needs --kernels, whose predictions it writes")
     from simulator.calibration.training_runs import validation_tables
     from simulator.calibration.training_runs.cache import play_on
-    from simulator.calibration.training_runs.cross_validation import fitted_system
     from simulator.calibration.training_runs.cut_rows import all_measured
     from simulator.calibration.training_runs.playing import frameworks
     from simulator.calibration.training_runs.summary import by_source
@@ -89,32 +86,22 @@ def command(
     rows = all_measured(source, every) if own is None else user_rows(own)[::every]
     if kept is None and own is None:
         kept = _KEPT
-    # Constants of the shipped frameworks; the fitted constants belong to llm_foundry.
-    shipped = frameworks()
     try:
         with progress(len(rows), what="validation", counted="measured rows simulated") as advance:
-            outcomes = play_on(rows, shipped, jobs, advance, kept)
+            outcomes = play_on(rows, frameworks(), jobs, advance, kept)
     except INTERRUPTIONS as error:
         if kept is None or not kept.is_file():
             raise
         heed_no_more()
         typer.echo(f"{word(error)}: simulated rows are kept in {kept}; the same command simulates the rest", err=True)
         raise typer.Exit(exit_code(error)) from None
-    # The linear fit compares with every row that it was fitted to: with fewer rows it is omitted.
-    fit_system = fitted_system(outcomes, shipped["llm_foundry"]) if _can_be_fitted(outcomes) else None
     if as_json:
-        typer.echo(json.dumps(_document(outcomes, fit_system, shipped["llm_foundry"]), indent=2))
+        typer.echo(json.dumps(_document(outcomes), indent=2))
         return
     parts = [validation_tables.sources(by_source(outcomes)), *_whole(outcomes)]
-    parts += [validation_tables.constants(shipped, fit_system)]
     # None if there is nothing to compare: no source measured a training in several layouts.
     choice_table = validation_tables.of_choices(outcomes)
     parts += [choice_table] if choice_table is not None else []
-    if fit_system is not None:
-        parts += [
-            validation_tables.kept_back(fit_system),
-            validation_tables.removed(fit_system, outcomes, shipped["llm_foundry"]),
-        ]
     wide = width()
     print_text(f"{_counts(outcomes)}\n")
     typer.echo("\n\n".join(part.text(wide) for part in parts))
@@ -137,14 +124,6 @@ def _counts(outcomes: Sequence[PlayedRow]) -> str:
         f": {timed:,} timed, {composed:,} composed by their source from profiled pieces" if composed else ", all timed"
     )
     return f"{number_of(len(outcomes), 'row')} simulated{parts}"
-
-
-def _can_be_fitted(outcomes: Sequence[PlayedRow]) -> bool:
-    """Return True if the outcomes contain every measured row that the fit uses."""
-    from simulator.calibration.training_runs.rows import measured
-    from simulator.calibration.training_runs.summary import is_fitted
-
-    return sum(is_fitted(outcome.row) for outcome in outcomes) == sum(map(is_fitted, measured()))
 
 
 def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
@@ -174,12 +153,11 @@ def _row_document(row: MeasuredRow) -> dict[str, Any]:
     return fields | dtypes | {"parallelism": row.parallelism.model_dump(mode="json")}
 
 
-def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, framework: Framework) -> dict[str, Any]:
-    # Only the worst rows have a likely reason.
-    from simulator.calibration.training_runs.cross_validation import left_out, without_any
+def _document(outcomes: Sequence[PlayedRow]) -> dict[str, Any]:
     from simulator.calibration.training_runs.ranking import choices
     from simulator.calibration.training_runs.summary import by_group, by_source, worst
 
+    # Only the worst rows have a likely reason.
     reasons = {outcome.row.source + outcome.row.name: why for outcome, why in worst(outcomes)}
     points = [
         {
@@ -196,13 +174,9 @@ def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, fr
         }
         for outcome in outcomes
     ]
-    document: dict[str, Any] = {
+    return {
         "sources": [asdict(source) for source in by_source(outcomes)],
         "groups": [asdict(group) for group in by_group(outcomes)],
         "choices": [asdict(choice) for choice in choices(outcomes)],
         "rows": points,
     }
-    if fit_system is not None:
-        document["left_out"] = [{"fitted": asdict(a), "kept_back": asdict(b)} for a, b in left_out(fit_system)]
-        document["removed"] = [asdict(summary) for summary in without_any(fit_system, outcomes, framework)]
-    return document
