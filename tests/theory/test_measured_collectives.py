@@ -18,7 +18,16 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.topology_file import load_topology
 from tools.validation.measured_collectives import measured_sweep, measured_sweeps
 from tools.validation.over_nodes import over_nodes
-from tools.validation.shipped_machines import EXCHANGE, FITTED, RINGS, ring_fading, sections
+from tools.validation.shipped_machines import (
+    FITTED,
+    GATHERS,
+    RINGS,
+    SWEPT,
+    gather_fit,
+    gather_sweeps,
+    ring_fading,
+    sections,
+)
 
 
 def shipped(name: str) -> tuple[Cluster, MachineCollective]:
@@ -88,28 +97,35 @@ def test_what_is_asked_for_as_auto_is_what_the_machine_runs(name: str) -> None:
     assert abs(rows[-1].error) <= 0.05
 
 
-@pytest.mark.parametrize("operation", RINGS)
-def test_a_gather_and_a_reduce_scatter_are_within_five_percent_of_the_measured(operation: str) -> None:
-    held = measured_sweep(RINGS[operation])
-    algorithm, rows = shipped_rows(held.sweep, held.topology)
+@pytest.mark.parametrize("operation", GATHERS)
+@pytest.mark.parametrize("topology", SWEPT)
+def test_gathers_over_two_to_eight_gpus_of_a_node_have_one_fit(topology: str, operation: str) -> None:
+    """From 1 MiB up; two GPUs get less of large gathers than more GPUs do, and nobody knows why."""
+    for held in gather_sweeps(topology, operation):
+        algorithm, rows = shipped_rows(held.sweep, held.topology)
+        assert algorithm == GATHERS[operation]
+        two = held.sweep.world_size == 2
+        assert off(rows) <= (0.27 if two else 0.15)
+        assert abs(rows[-1].error) <= (0.35 if two else 0.12)
+        # Below 1 MiB the start-up and the steps count.
+        assert median(abs(row.error) for row in rows if row not in large(rows)) <= 0.20
+
+
+@pytest.mark.parametrize("operation", GATHERS)
+def test_another_tables_large_gathers_agree(operation: str) -> None:
+    """OpenXLA's rows contain the launch, which counts little from 64 MiB up."""
+    _, rows = shipped_rows(measured_sweep(f"xla_8_h100_{operation}").sweep, "dgx_h100")
+    assert median(abs(row.error) for row in rows if row.size >= 2**26) <= 0.08
+
+
+@pytest.mark.parametrize(("ranks", "rate"), [(2, 370e9), (3, 370e9), (4, 370e9)])
+def test_sums_over_few_gpus_run_the_ring_of_the_gathers(ranks: int, rate: float) -> None:
+    """NVIDIA/nccl issue 1455: 4 GiB on 2, 3 and 4 of 8 H100, in bytes of the bus."""
+    size = 2**32
+    sums = replace(measured_sweep("8_h100").sweep, rows=((size, 1.0),), world_size=ranks)
+    algorithm, rows = shipped_rows(sums, "dgx_h100")
     assert algorithm == "ring"
-    assert off(rows) <= 0.05
-    assert abs(rows[-1].error) <= 0.05
-
-
-def test_an_exchange_has_constants_of_its_own_within_ten_percent_of_the_measured() -> None:
-    held = measured_sweep(EXCHANGE)
-    algorithm, rows = shipped_rows(held.sweep, held.topology)
-    assert algorithm == "direct"
-    assert off(rows) <= 0.10
-    assert abs(rows[-1].error) <= 0.05
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_an_exchange_over_fewer_gpus_was_not_fitted_and_is_within_twenty_percent(ranks: int) -> None:
-    held = measured_sweep(EXCHANGE.replace("_8_", f"_{ranks}_"))
-    _, rows = shipped_rows(held.sweep, held.topology)
-    assert off(rows) <= 0.20
+    assert 2 * (ranks - 1) / ranks * size / rows[-1].simulated == pytest.approx(rate, rel=0.05)
 
 
 def lost(operation: str, fading: CapModel) -> float:
@@ -126,40 +142,41 @@ def test_a_fourth_constant_of_a_ring_explains_no_more_and_a_third_does(operation
     assert three < 1.1 * four
 
 
+def xla_ring(operation: str, fading: CapModel) -> MachineCollective:
+    held = measured_sweep(RINGS[operation])
+    return fit_sweep(held.sweep, topology=held.topology, algorithm="ring", fading=fading).machine
+
+
 def test_a_reduce_scatter_needs_no_start_up_and_half_size_of_its_own() -> None:
-    gather = build("dgx_h100", 8).collectives["all_gather"]
+    gather = xla_ring("all_gather", ring_fading(None))
     shared, own = (lost("reduce_scatter", fading) for fading in (ring_fading(gather), ring_fading(None)))
     assert shared < 1.1 * own
 
 
-@pytest.mark.parametrize("operation", RINGS)
-def test_the_same_ring_over_four_gpus_was_not_fitted_and_is_within_fifteen_percent(operation: str) -> None:
-    held = measured_sweep(RINGS[operation].replace("_8_", "_4_"))
-    _, rows = shipped_rows(held.sweep, held.topology)
-    assert off(rows) <= 0.15
-
-
 @pytest.mark.parametrize("topology", ["dgx_a100", "dgx_h100", "dgx_b200", "aws_p4de", "aws_p5"])
 @pytest.mark.parametrize("operation", RINGS)
-def test_several_nodes_run_the_ring_of_one_and_pay_the_network_of_the_all_reduce(topology: str, operation: str) -> None:
-    held = load_topology(topology).collectives
-    one, nodes = held[operation].one_node, held[operation].nodes
-    summed_one, summed = held["all_reduce"].one_node, held["all_reduce"].nodes
-    assert None not in (one, nodes, summed_one, summed)
-    assert nodes.startup == pytest.approx(one.startup + summed.startup - summed_one.startup, rel=1e-3)
-    assert (nodes.rate_cap, nodes.half_size, nodes.exponent) == (one.rate_cap, one.half_size, one.exponent)
+def test_several_nodes_run_rings_side_by_side(topology: str, operation: str) -> None:
+    nodes = load_topology(topology).collectives[operation].nodes
+    assert nodes is not None
     assert nodes.algorithm == "multi_ring"
-    assert one.algorithm == "ring"
     assert nodes.source.startswith("not measured here: ")
 
 
-def test_every_shipped_section_is_made_from_the_fits_by_sweep() -> None:
+def test_every_shipped_section_is_made_from_the_fits() -> None:
     machines = {name: shipped(name)[1] for name in FITTED}
+    gather = xla_ring("all_gather", ring_fading(None))
+    fits = {"all_gather": gather, "reduce_scatter": xla_ring("reduce_scatter", ring_fading(gather))}
+    given = {"all_gather": "", "reduce_scatter": ", start-up and half size as its all_gather's"}
     for operation, name in RINGS.items():
-        machines[name] = build("dgx_h100", 8).collectives[operation]
-    machines[EXCHANGE] = build("dgx_h100", 8).collectives["all_to_all"]
+        source = f"fitted to 8 H100{given[operation]}: {measured_sweep(name).sweep.source}"
+        machines[name] = replace(fits[operation], source=source)
+    for topology, gpu in SWEPT.items():
+        machines |= {f"{gpu} {operation}": gather_fit(topology, operation) for operation in GATHERS}
     for topology, wanted in sections(machines).items():
         assert load_topology(topology).collectives == wanted
+    for topology in SWEPT:
+        held = load_topology(topology).collectives
+        assert {op: held[op].one_node for op in GATHERS} == {op: gather_fit(topology, op) for op in GATHERS}
 
 
 def test_bus_bandwidths_that_no_ring_reaches_are_reached_by_the_machines_algorithm() -> None:

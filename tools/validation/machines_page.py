@@ -12,14 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-import numpy as np
-
 from simulator.basics.units import format_bytes, format_time
 from simulator.calibration.machines.check import left_out, machine_rows, shipped_rows
 from simulator.calibration.machines.fit_writing import written
-from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.records import FitRow, constants, large
-from simulator.calibration.machines.solve import FREE, CapModel
 from simulator.calibration.table import Table
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
@@ -30,9 +26,9 @@ from tools.validation.machines_text import (
     AFTER,
     BEFORE,
     BORROWED,
+    GATHER,
+    GATHER_WHY,
     OVER_NODES,
-    RING,
-    RING_WHY,
     UNMEASURED,
     UNMEASURED_WHY,
     WHY,
@@ -41,7 +37,7 @@ from tools.validation.machines_text import (
 from tools.validation.measured_collectives import MeasuredSweep, measured_sweeps
 from tools.validation.network_errors import network_errors, unmeasured_table, write_network_errors
 from tools.validation.over_nodes import over_nodes
-from tools.validation.shipped_machines import EXCHANGE, FITTED, RINGS, ring_fading
+from tools.validation.shipped_machines import FITTED, GATHERS, SWEPT, gather_sweeps
 
 # Name of each fitted sweep on the page.
 _NAMES: Final = {
@@ -71,7 +67,7 @@ def write(folder: Path, unmeasured: Sequence[NetworkError]) -> None:
         _worst(rows),
         "![Bus bandwidth of six machines over array size, measured and simulated](images/measured.png)\n",
         _left_out(sweeps),
-        _rings(sweeps),
+        _gathers(),
         _others(sweeps),
         _borrowed(sweeps),
         UNMEASURED + unmeasured_table(unmeasured).markdown() + UNMEASURED_WHY,
@@ -169,40 +165,30 @@ def _left_out(sweeps: Mapping[str, MeasuredSweep]) -> str:
     )
 
 
-def _rings(sweeps: Mapping[str, MeasuredSweep]) -> str:
-    """Return the table for operations with a single sweep: residuals by number of fitted constants."""
+def _gathers() -> str:
+    """Return the table for operations whose sweeps over several groups of a node have one fit."""
     lines = []
-    for operation, name in RINGS.items():
-        measured = sweeps[name]
-        machines = build(measured.topology, measured.sweep.world_size).collectives
-        # 1: only the cap; 2: start-up and cap; 3: a cap that drops with the root of the size; 4: a free exponent.
-        cases = [(2, CapModel(allowed=False)), (3, ring_fading(None)), (4, FREE)]
-        if operation != "all_gather":
-            cases.insert(0, (1, ring_fading(machines["all_gather"])))
-        for count, fading in cases:
-            fit = fit_sweep(measured.sweep, topology=measured.topology, algorithm="ring", fading=fading)
-            # Bold marks the fit used in the topology files.
-            taken = constants(fit.machine) == constants(machines[operation])
-            text = written(fit.machine)
-            figures = [text.get(key, "") for key in ("startup", "rate_cap", "half_size", "exponent")]
-            errors = [abs(row.error) for row in fit.large]
-            lines.append([
-                operation, f"**{count}**" if taken else str(count), *figures, f"{fit.median:.1%}",
-                f"{np.quantile(errors, 0.9):.1%}", f"{fit.at_largest:+.1%}",
-            ])  # fmt: skip
-    head = ["operation", "constants fitted", "`startup`", "`rate_cap`", "`half_size`", "`exponent`", "median",
-            "90 % below", "at 2 GiB"]  # fmt: skip
-    return RING + _table(head, lines) + RING_WHY
+    for topology in SWEPT:
+        for operation in GATHERS:
+            for measured in gather_sweeps(topology, operation):
+                _, rows = shipped_rows(measured.sweep, measured.topology)
+                short = median(abs(row.error) for row in rows if row.size < 2**20)
+                lines.append([
+                    measured.sweep.gpu, operation, str(measured.sweep.world_size), f"{short:.0%}",
+                    f"{_median(rows):.0%}", f"{rows[-1].error:+.0%}",
+                ])  # fmt: skip
+    head = ["GPU", "operation", "GPUs", "median below 1 MiB", "median from 1 MiB", "at 512 MiB"]
+    return GATHER + _table(head, lines) + GATHER_WHY
 
 
 def _others(sweeps: Mapping[str, MeasuredSweep]) -> str:
-    fitted = (*FITTED, *RINGS.values(), EXCHANGE)
-    return XLA + _xla([held for name, held in sweeps.items() if name not in fitted])
+    return XLA + _xla([held for name, held in sweeps.items() if name.startswith("xla_")])
 
 
 def _borrowed(sweeps: Mapping[str, MeasuredSweep]) -> str:
     """Return the table for operations simulated without their own constants."""
-    others = [held for name, held in sweeps.items() if name not in FITTED and held.sweep.operation != "all_reduce"]
+    xla = [held for name, held in sweeps.items() if name.startswith("xla_")]
+    others = [held for held in xla if held.sweep.operation != "all_reduce"]
     return BORROWED + _xla(others, known=("all_reduce",))
 
 

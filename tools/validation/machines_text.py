@@ -44,39 +44,32 @@ and catch up at larger sizes. The fit follows most of the rows and gives such ou
 anything except the start-up has an effect; these rows have a quarter of the weight.
 """
 
-RING: Final = """## Gathers and reduce-scatters
+GATHER: Final = """## Gathers, reduce-scatters and exchanges in a node
 
-A sharded training step depends on these two operations. They were measured only on one node of 8 H100, in a table
-shipped with the compiler XLA. The times in the table contain the launch, and therefore the start-ups here contain the
-launch too. The machine is assumed to run a ring, as NCCL does. The gather over 8 GPUs was fitted with two constants
-(start-up and cap), with three (the cap depends on the square root of the size) and with four. The reduce-scatter was
-also fitted with one constant, its cap, and the gather's start-up and half size. The topology files contain the lines in
-bold. Errors from 1 MiB:
+A sharded training step depends on these operations. ai-dynamo/aiconfigurator publishes sweeps of NCCL over 2, 4 and 8
+GPUs of a node, without the launch. The sweeps of a GPU and an operation are fitted together: four constants for three
+groups, with most weight on the largest group and on arrays from 32 MiB up. NCCL runs rings, and exchanges between every
+pair of ranks; each hop's latency is the link's. Errors:
 
 """
 
-RING_WHY: Final = """
-The dependence of the cap on the size is needed: with two constants the errors are 4 to 7 % in the median, and 5 to 6 %
-at the largest size. A separate exponent is not needed, nor a second start-up and half size, so both operations together
-have four numbers. The 90th percentile of the errors is the scatter of the sweep itself: its reduce-scatter of 1 MiB
-takes 20 us, and of 512 KiB 41 us. Over 4 and 2 GPUs, held out, the same constants are too fast (table below); with 2
-GPUs a rank has a single neighbour.
+GATHER_WHY: Final = """
+The steps between sizes, where NCCL changes its protocol, are not simulated. Two GPUs get less of large gathers than
+four or eight do (258 of 338 GB/s on H100), which no constant of these explains.
 
 For gathers over several nodes, only the trend on one busy cluster is known (below). Over several nodes `multi_ring`
-runs one ring per GPU, and each ring crosses to the next node over another card. The constants are a single node's
-constants, plus the network's addition to the all-reduce's start-up, and the all-reduce's cap between nodes if this cap
-was fitted; `source` states the origin. dgx_a100 and aws_p4de take the all-reduce's constants: the all-reduce is a ring
-over the same links. dgx_b200 takes twice the bytes in the time of dgx_h100.
-
-The all-to-all over the same 8 H100 was fitted in the same way, with three constants: seven flows between every pair of
-GPUs share a GPU's port and the port's cap. Over several nodes, an all-to-all takes the constants of the gather.
+runs one ring per GPU, and each ring crosses to the next node over another card. Inside nodes these rings have the
+constants of rings fitted to the table of the compiler XLA, over 8 H100; its times contain the launch. The start-up is
+theirs plus the network's addition to the all-reduce's start-up, and the cap between nodes is the all-reduce's if it was
+fitted; `source` states the origin. dgx_a100 and aws_p4de take the all-reduce's constants: the all-reduce is a ring over
+the same links. dgx_b200 takes twice the bytes in the time of dgx_h100. Over several nodes, an all-to-all takes the
+constants of the gather.
 """
 
 XLA: Final = """## Operations that the fit did not see
 
-These rows are the remainder of XLA's table, over 2, 4 and 8 H100. No row was used for a constant. An operation without
-its own constants takes the all-reduce's constants, with NCCL's own factor between the bandwidths in switches and rings
-(0.85 on Hopper). Errors from 1 MiB:
+These rows are XLA's table, over 2, 4 and 8 H100. No row was used for a constant of a single node. Their times contain
+the launch, some 15 us, so that short arrays are simulated faster than the table says. Errors from 1 MiB:
 
 """
 
@@ -115,7 +108,7 @@ from aws_p5.
 
 AFTER: Final = """
 Notes on these tables: XLA's own all-reduce on 8 GPUs is slower than the fitted sweep; this part of an error comes from
-the choice of a source. The all-to-alls over 2 and 4 GPUs have the constants of 8 GPUs. Over nodes, sums take as many
+the choice of a source. Over nodes, sums take as many
 steps as NCCL's trees (`blueconnect`, and `nvls` between its switches), and gathers run in rings. A group with one rank
 per node takes the algorithm that is faster with the same constants. If an operation is important, measure it and run
 `simulator fit`: a topology file accepts a section for each operation.
@@ -125,11 +118,10 @@ per node takes the algorithm that is faster with the same constants. If an opera
 - Sizes between the measured sizes, on the measured machine, from 1 MiB: the errors of the tables above.
 - Below 1 MiB: errors of tens of percent at single sizes. The library's protocols for small messages are not simulated.
 - The same nodes with fewer GPUs, or more nodes: the algorithm and the links are simulated, but the caps are those of
-  the measured number of GPUs. For 2 and 4 H100, nothing beyond the tables above is known, and for more than two nodes
-  nothing beyond the last table.
+  the measured number of GPUs. For more than two nodes, nothing beyond the last table is known.
 - `source` in a topology file states the origin of the constants. It says `not measured here` if the constants are taken
   from another machine or operation: dgx_a100 and dgx_h100 over several nodes, aws_p4de in one node; gathers and
-  reduce-scatters everywhere except in one node of H100.
+  reduce-scatters over several nodes.
 - One sweep of each machine is known. Another cluster of the same type can differ by more than the errors on this page,
   for example by library version or cabling.
 
