@@ -40,8 +40,13 @@ def constants(
     known = list(filter(None, (runs(cluster, request, group), *nearest)))
     if not known:
         return None
+
+    def unlike(one: MachineCollective) -> tuple[bool, bool]:
+        other = ALGORITHMS.find(one.algorithm)
+        return other is not algorithm, other.share_of_ring != algorithm.share_of_ring
+
     # Stable: among constants of one algorithm the nearest operation comes first.
-    measured = min(known, key=lambda one: ALGORITHMS.find(one.algorithm) is not algorithm)
+    measured = min(known, key=unlike)
     reference = ALGORITHMS.find(measured.algorithm)
     if reference is algorithm:
         return measured
