@@ -467,12 +467,18 @@ def test_ports_of_a_card_share_its_slot(tmp_path: Path, *, functions: bool) -> N
 @pytest.mark.parametrize(
     ("cpu", "expected"),
     [
-        # NCCL's src/graph/topo.cc: Intel's family 6 from a model on, by generation of AMD, others by architecture.
+        # NCCL's src/graph/topo.h and topo.cc, 2.31: Intel's family 6 from a model on, AMD by family, others by
+        # architecture.
         ('vendor="GenuineIntel" familyid="6" modelid="79"', 6),
         ('vendor="GenuineIntel" familyid="6" modelid="85"', 10),
         ('vendor="GenuineIntel" familyid="6" modelid="106"', 10),
         ('vendor="GenuineIntel" familyid="6" modelid="143"', 22),
-        ('vendor="GenuineIntel" familyid="6" modelid="173"', 22),
+        # Granite Rapids (0xAD, 0xAE) and Sierra Forest (0xAF) are newer than Emerald Rapids (0xCF).
+        ('vendor="GenuineIntel" familyid="6" modelid="172"', 22),
+        *((f'vendor="GenuineIntel" familyid="6" modelid="{model}"', 40) for model in (0xAD, 0xAE, 0xAF)),
+        ('vendor="GenuineIntel" familyid="6" modelid="176"', 22),
+        # Another family has no models of its own in the rule.
+        ('vendor="GenuineIntel" familyid="19" modelid="207"', 6),
         ('vendor="GenuineIntel" familyid="6" modelid="207"', 40),
         ('vendor="GenuineIntel" familyid="6" modelid="221"', 40),
         ('vendor="AuthenticAMD" familyid="23" modelid="49"', 16),
