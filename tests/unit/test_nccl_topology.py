@@ -464,6 +464,18 @@ def test_ports_of_a_card_share_its_slot(tmp_path: Path, *, functions: bool) -> N
     assert read(found)["network ports"] == "2 of 1 card, which share its PCIe slot"
 
 
+def test_ports_that_nccl_has_fused_count_once(tmp_path: Path) -> None:
+    # Two ports of 200 Gb/s, which NCCL has joined to a device of 400 Gb/s: net="0" says that nobody uses them alone.
+    net = '<net name="{}" dev="{}" speed="{}" net="{}"/>'
+    nets = net.format("p0", 0, 200000, 0) + net.format("p1", 1, 200000, 0) + net.format("p0+p1", 2, 400000, 1)
+    body = pci("0000:01:00.0", "0x030200", '<gpu dev="0" sm="90"/>') + pci(
+        "0000:03:00.0", "0x020700", f"<nic>{nets}</nic>"
+    )
+    found = imported(written(tmp_path, xml(body)), nodes=2)
+    assert read(found)["network cards"] == 1
+    assert rate(cluster(tmp_path, found, 2), "nic0", "leaf0") == 50e9
+
+
 @pytest.mark.parametrize(
     ("cpu", "expected"),
     [
