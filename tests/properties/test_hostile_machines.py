@@ -25,6 +25,7 @@ FILES = {
         ("Slurm topology.yaml", "slurm/*.yaml"),
         ("ASTRA-sim network", "astra_sim/*.yml"),
         ("GML", "gml/*.gml"),
+        ("ns-3 topology", "ns3/*.txt"),
         ("ASTRA-sim system", "astra_sim/[!s]*.json"),
     )
 }
@@ -107,6 +108,7 @@ BOMBS = [
         "topology: [FullyConnected]\nnpus_count: [9999]\nbandwidth: [1]\nlatency: [1]",
         "take fewer npus_count",
     ),
+    ("switches.txt", "99999 99999 1\n" + "7\n" * 40_000 + "0 1 1Gbps 1us 0\n", "must be the numbers of 99999 switches"),
     ("program.xml", '<algo name="x"/>', "no known description of a machine"),
 ]
 

@@ -198,6 +198,23 @@ def test_categories_of_older_versions_are_read(tmp_path: Path) -> None:
     assert (step.duration, step.totals()) == (39_000, {"matmul": (1, 30_000), "copies": (1, 4_000)})
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pageable)", "MEMORY_COPY_HOST_TO_DEVICE",
+     "MEMORY_COPY_DEVICE_TO_HOST", "CopyHostToDevice", "CopyDeviceToHost"],
+)  # fmt: skip
+def test_a_copy_between_host_and_gpu_neither_computes_nor_communicates(tmp_path: Path, name: str) -> None:
+    # A gather from 0 to 30 us, a copy from 20 to 50 us.
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllGather_RING_LL", "pid": 0, "tid": 7, "ts": 0, "dur": 30},
+        {"ph": "X", "cat": "gpu_memcpy", "name": name, "pid": 0, "tid": 9, "ts": 20, "dur": 30},
+    ]
+    step = measured_step(read_trace(written(tmp_path, {"traceEvents": events})), 0, None).step
+    assert step.totals() == {"all_gather": (1, 30_000), "copies": (1, 30_000)}
+    # The copy hides nothing of the gather, and counts where nothing else runs.
+    assert (step.exposed, step.exposed_copies, step.kernels) == (30_000, 20_000, [])
+
+
 def work(kind: str, start: int, end: int, nbytes: int | None = None) -> GpuWork:
     return GpuWork(kind, start, end, ((kind, 1.0),), nbytes is not None, nbytes)
 

@@ -466,10 +466,49 @@ def test_traces_in_json_form_take_the_same_time(tmp_path: Path) -> None:
     assert simulate_traces(TraceFiles(str(tmp_path / "text"), repair=True), "star_100g").timeline.end == expected
 
 
+def as_message(one: dict[str, Any]) -> dict[str, Any]:
+    """A node as protobuf writes it in JSON (chakra_jsonizer): zeros are left out, numbers of 64 bits are texts."""
+    names = ["", "METADATA", "MEM_LOAD", "MEM_STORE", "COMP", "COMM_SEND", "COMM_RECV", "COMM_COLL"]
+    fields = {"id": str(one["id"]), "name": "n } { n", "type": f"{names[one['type']]}_NODE",
+              "dataDeps": list(map(str, one.get("after", []))), "durationMicros": str(one.get("us", 0))}  # fmt: skip
+    given = {key: value for key, value in one.items() if key.startswith("comm_")}
+    attr: list[dict[str, Any]] = [{"name": "is_cpu_op", "boolVal": False}]
+    attr += [{"name": key, "int64Val": str(value)} for key, value in given.items()]
+    return {key: value for key, value in fields.items() if value not in ("0", [])} | {"attr": attr}
+
+
+def test_messages_of_chakras_jsonizer_take_the_same_time(tmp_path: Path) -> None:
+    ranks = [
+        [comp(0, 100), send(1, 1, MIB, 0), coll(2, 0, MIB, 1)],
+        [recv(0, 0, MIB), comp(1, 50, 0), coll(2, 0, MIB, 1)],
+    ]
+    expected = time(tmp_path, *ranks)
+    for rank, nodes in enumerate(ranks):
+        messages = [{"version": "0.0.4"}, *map(as_message, nodes)]
+        (tmp_path / f"text.{rank}.json").write_text(
+            "".join(json.dumps(m, indent=2) for m in messages), encoding="utf-8"
+        )
+    assert simulate_traces(TraceFiles(str(tmp_path / "text")), "star_100g").timeline.end == expected
+    # Metadata may be empty.
+    parts = ["{}", *(json.dumps(message, indent=2) for message in messages[1:])]
+    (tmp_path / "text.1.json").write_text("".join(parts), encoding="utf-8")
+    assert simulate_traces(TraceFiles(str(tmp_path / "text")), "star_100g").timeline.end == expected
+    # The same messages in a list.
+    (tmp_path / "text.1.json").write_text(json.dumps(messages), encoding="utf-8")
+    assert simulate_traces(TraceFiles(str(tmp_path / "text")), "star_100g").timeline.end == expected
+    # Time of transfers, as this simulator's traces state it.
+    slow = [{"version": "0.0.4", "attr": [{"name": "network_time", "doubleVal": 2.0}]}, *messages[1:]]
+    (tmp_path / "slow.0.json").write_text(json.dumps(slow), encoding="utf-8")
+    assert read_traces(str(tmp_path / "slow"))[0].network_time == 2.0
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
         ("[]", "has no list `workload_graph`"),
+        ('[{}, {"type": "COMP_NODE", "id": "x"}]', "message: 1: id: got 'x'"),
+        ('[{"type": "COMP_NODE", "attr": 5}]', "message: 0: attr: got 5; must be a list"),
+        ('{\n}\n{\n"type": "MAGIC"}', "message: 1: node 0 has type 0"),
         ('{"workload_graph": [7]}', "workload_graph: 0: must be a mapping"),
         ('{"workload_graph": [{"Id": -1}]}', "workload_graph: 0: Id: got -1"),
         ('{"workload_graph": [{"Id": 0, "NodeType": 9}]}', "node 0 has type 9"),

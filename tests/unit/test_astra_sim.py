@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
 
@@ -71,6 +72,48 @@ def test_dimension_0_counts_fastest(tmp_path: Path) -> None:
     assert [len(node) for node in built.nodes] == [4] * 6
 
 
+def old_network(folder: Path, **changes: object) -> str:
+    """A network of ASTRA-sim 1.0, in the form of the README of its network model."""
+    keys: dict[str, object] = {
+        "topology-name": "Hierarchical", "dimensions-count": 3, "dimension-type": ["N", "N", "P"],
+        "topologies-per-dim": ["Ring", "FullyConnected", "Switch"], "units-count": [4, 3, 2], "links-count": [4, 4, 1],
+        "link-latency": [500, 400, 300], "link-bandwidth": [250, 25, 12.5], "nic-latency": [0, 10, 20],
+        "router-latency": [0, 0, 60], "hbm-latency": [500, 500, 500],
+    }  # fmt: skip
+    (folder / "old.json").write_text(json.dumps(keys | {key.replace("_", "-"): v for key, v in changes.items()}))
+    return str(folder / "old.json")
+
+
+def test_a_network_of_version_1_is_that_of_version_2(tmp_path: Path) -> None:
+    ours = cluster(tmp_path, imported(old_network(tmp_path))).graph
+    # Two of four links to each neighbour, two to each of two others, one to the switch. A message passes two cards, and
+    # a router between the two links of a switch: half of it, and a card, in front of each link.
+    file = network(tmp_path, "[Ring, FullyConnected, Switch]", "[4, 3, 2]", "[500, 50, 12.5]", "[500, 420, 350]")
+    theirs = cluster(tmp_path, imported(file)).graph
+    assert set(ours.edges) == set(theirs.edges)
+    for a, b in ours.edges:
+        assert ours.edges[a, b] == pytest.approx(theirs.edges[a, b])
+    ignored = {one.setting.key: one.reason for one in imported(old_network(tmp_path, x=1)).notes.ignored}
+    idle = dict.fromkeys(("topology-name", "dimensions-count", "dimension-type"), Reason.NO_MEANING)
+    assert ignored == {**idle, "hbm-latency": Reason.NOT_MODELLED, "x": Reason.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dimensions_count": 2}, "dimensions-count: must be 3, as many as the lists have values"),
+        ({"links_count": [3, 4, 1]}, "links-count.0: got 3; must be a multiple of 2 neighbours"),
+        ({"links_count": [2, 2]}, "links-count: must be a list with a value for each dimension"),
+        ({"nic_latency": [0]}, "nic-latency: must be a list with a value for each dimension"),
+        ({"router_latency": [0, 0, -1]}, "router-latency.2: got '-1'; must be a number of at least 0"),
+        ({"link_bandwidth": [0, 1, 1]}, "link-bandwidth.0: got '0'; must be a number of more than 0"),
+    ],
+)
+def test_a_faulty_network_of_version_1_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        imported(old_network(tmp_path, **changes))
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_small_rings_have_no_double_cables(tmp_path: Path, count: int) -> None:
     built = cluster(tmp_path, imported(network(tmp_path, "[Ring]", f"[{count}]")))
@@ -111,7 +154,7 @@ def test_every_setting_of_the_system_is_told() -> None:
         ([RING, HGX], "describes a machine too; import each into a file of its own"),
         (
             [sample("astra_sim/sample_8nodes_1D.json")],
-            "logical-dims: dimensions without links; ns-3's physical",
+            "logical-dims: dimensions without links; give ns-3's physical topology",
         ),
     ],
 )

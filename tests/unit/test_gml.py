@@ -62,20 +62,6 @@ def test_a_faulty_gml_is_refused_in_one_line(tmp_path: Path, text: str, message:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "message"),
-    [
-        ("net.json", '{"topology-name": "Hierarchical", "topologies-per-dim": ["Ring"], "dimensions-count": 1}',
-         "a network of ASTRA-sim 1.0 is not read; write it as a network of ASTRA-sim 2"),
-        ("topo.txt", "5 1 4\n4\n0 4 400Gbps 0.0005ms 0\n", "a topology of ns-3 is not read"),
-        ("topo.txt", "12 8 1 1 9 H100\n8 9\n0 8 2880Gbps 0.000025ms 0\n", "a topology of SimAI is not read"),
-    ],
-)  # fmt: skip
-def test_a_known_description_that_is_not_read_is_named(tmp_path: Path, file: str, text: str, message: str) -> None:
-    with pytest.raises(ScenarioError, match=message):
-        imported(written(tmp_path, text, file))
-
-
 def test_a_topology_whose_graph_is_gml_says_how_to_import_it(tmp_path: Path) -> None:
     written(tmp_path, ZOO)
     (tmp_path / "machine.yaml").write_text("graph: net.gml\ngpu: h100_sxm\n", encoding="utf-8")

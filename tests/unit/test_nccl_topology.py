@@ -464,15 +464,33 @@ def test_ports_of_a_card_share_its_slot(tmp_path: Path, *, functions: bool) -> N
     assert read(found)["network ports"] == "2 of 1 card, which share its PCIe slot"
 
 
+def test_ports_that_nccl_has_fused_count_once(tmp_path: Path) -> None:
+    # Two ports of 200 Gb/s, which NCCL has joined to a device of 400 Gb/s: net="0" says that nobody uses them alone.
+    net = '<net name="{}" dev="{}" speed="{}" net="{}"/>'
+    nets = net.format("p0", 0, 200000, 0) + net.format("p1", 1, 200000, 0) + net.format("p0+p1", 2, 400000, 1)
+    body = pci("0000:01:00.0", "0x030200", '<gpu dev="0" sm="90"/>') + pci(
+        "0000:03:00.0", "0x020700", f"<nic>{nets}</nic>"
+    )
+    found = imported(written(tmp_path, xml(body)), nodes=2)
+    assert read(found)["network cards"] == 1
+    assert rate(cluster(tmp_path, found, 2), "nic0", "leaf0") == 50e9
+
+
 @pytest.mark.parametrize(
     ("cpu", "expected"),
     [
-        # NCCL's src/graph/topo.cc: Intel's family 6 from a model on, by generation of AMD, others by architecture.
+        # NCCL's src/graph/topo.h and topo.cc, 2.31: Intel's family 6 from a model on, AMD by family, others by
+        # architecture.
         ('vendor="GenuineIntel" familyid="6" modelid="79"', 6),
         ('vendor="GenuineIntel" familyid="6" modelid="85"', 10),
         ('vendor="GenuineIntel" familyid="6" modelid="106"', 10),
         ('vendor="GenuineIntel" familyid="6" modelid="143"', 22),
-        ('vendor="GenuineIntel" familyid="6" modelid="173"', 22),
+        # Granite Rapids (0xAD, 0xAE) and Sierra Forest (0xAF) are newer than Emerald Rapids (0xCF).
+        ('vendor="GenuineIntel" familyid="6" modelid="172"', 22),
+        *((f'vendor="GenuineIntel" familyid="6" modelid="{model}"', 40) for model in (0xAD, 0xAE, 0xAF)),
+        ('vendor="GenuineIntel" familyid="6" modelid="176"', 22),
+        # Another family has no models of its own in the rule.
+        ('vendor="GenuineIntel" familyid="19" modelid="207"', 6),
         ('vendor="GenuineIntel" familyid="6" modelid="207"', 40),
         ('vendor="GenuineIntel" familyid="6" modelid="221"', 40),
         ('vendor="AuthenticAMD" familyid="23" modelid="49"', 16),

@@ -180,6 +180,24 @@ def test_islands_of_nvlink_have_a_switch_each(tmp_path: Path) -> None:
     assert assumed(found)["sums in the NVSwitch"] == "no"
 
 
+def test_gpus_that_are_not_all_joined_have_no_common_switch(tmp_path: Path) -> None:
+    # An island of four, and three GPUs in a row: the ends of the row have no link to each other.
+    joined = {(4, 5), (5, 4), (5, 6), (6, 5)}
+    text = square(lambda i, j: "NV18" if max(i, j) < 4 or (i, j) in joined else "SYS", 7, lambda i: i // 4)
+    built = cluster(tmp_path, imported(written(tmp_path, text)))
+    assert path(built, "gpu0", "gpu3") == ["gpu0", "node0/nvswitch", "gpu3"]
+    assert path(built, "gpu4", "gpu5") == ["gpu4", "gpu5"]
+    assert "host1" in path(built, "gpu4", "gpu6")
+
+
+def test_a_ring_over_two_islands_is_bound_by_the_sockets(tmp_path: Path) -> None:
+    text = square(lambda i, j: "NV18" if i // 4 == j // 4 else "SYS", 8, lambda i: i // 4)
+    built = cluster(tmp_path, imported(written(tmp_path, text), socket_bandwidth=22e9))
+    # Neighbours of a ring: two pairs cross the link between the sockets.
+    bounds = [built.route(f"gpu{i}", f"gpu{(i + 1) % 8}").bandwidth for i in range(8)]
+    assert bounds == [450e9, 450e9, 450e9, 22e9, 450e9, 450e9, 450e9, 22e9]
+
+
 def test_numa_nodes_share_the_link_between_sockets(tmp_path: Path) -> None:
     # Four GPUs in four NUMA nodes: all that leaves a NUMA node passes one link of 16 GB/s.
     built = cluster(tmp_path, imported(written(tmp_path, square(lambda i, j: "SYS", 4)), socket_bandwidth=16e9))

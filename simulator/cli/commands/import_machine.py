@@ -1,9 +1,9 @@
 """Write a machine's description as a topology.
 
 Read are NCCL's topology and graph XML, the matrix of nvidia-smi topo -m, Slurm's topology.conf and topology.yaml
-and the output of scontrol show topology, networks as GML, and ASTRA-sim's network and system files. The output
-lists what was read, what was assumed, and what is not in the topology. Two files are written: the topology and its
-graph.
+and the output of scontrol show topology, networks as GML, ASTRA-sim's network and system files, and topologies of ns-3
+and SimAI. The output lists what was read, what was assumed, and what is not in the topology. Two files are written: the
+topology and its graph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def command(
         typer.Argument(
             metavar="FILE...",
             help="Descriptions of one machine: NCCL's topology and graph XML, nvidia-smi's topo -m, Slurm's "
-            "topology.conf or topology.yaml or scontrol's answer, GML, or ASTRA-sim's network file.",
+            "topology.conf or topology.yaml or scontrol's answer, GML, or a network of ASTRA-sim, ns-3 or SimAI.",
         ),
     ],
     out: Annotated[

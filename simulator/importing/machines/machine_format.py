@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -72,24 +71,10 @@ class MachineFormat:
 FORMATS: Final = Catalog[MachineFormat]("simulator.importing.machines.formats", "FORMAT", MachineFormat, "format")
 
 
-# Characters of a file in which marks are looked for.
-_BEGINNING: Final = 100_000
-# Descriptions that are known and not read: a mark in the text, the format's name, and what helps.
-_NAMED: Final = (
-    (r'"(?:topologies-per-dim|dimensions-count)"', "a network of ASTRA-sim 1.0",
-     "write it as a network of ASTRA-sim 2: topology, npus_count, bandwidth, latency"),
-    (r"\A\s*(?:\d+\s+){5}[A-Za-z]\w*\s*\n", "a topology of SimAI", "write its links as a graph file"),
-    (r"(?m)^\d+ \d+ [\d.]+[GMK]?bps [\d.]+[mun]?s\b", "a topology of ns-3", "write its links as a graph file"),
-)  # fmt: skip
-
-
 def format_of(file: SourceFile) -> MachineFormat:
     """Return the format of a file; ScenarioError if none has it."""
     for kind in FORMATS.by_name.values():
         if kind.is_mine(file):
             return kind
-    for mark, name, remedy in _NAMED:
-        if re.search(mark, file.text[:_BEGINNING]):
-            raise ScenarioError(f"{file.name}: {name} is not read; {remedy}")
     names = ", ".join(FORMATS.names())
     raise ScenarioError(f"{file.name}: no known description of a machine; read are {names}")

@@ -5,11 +5,13 @@ read each file  ->  its format  ->  the machine's graph  ->  companions  ->  tex
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from simulator.basics import yaml_dialect
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_text
 from simulator.cluster.graph import Graph, of_kind
@@ -18,7 +20,6 @@ from simulator.importing.machines.limits import MOST_BYTES, MOST_YAML_BYTES
 from simulator.importing.machines.machine_format import Machine, MachineFormat, SourceFile, format_of
 from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
-from simulator.importing.machines.topology_text import graph_text, topology_text
 
 # Most files of a machine.
 _MOST_FILES: Final = 8
@@ -68,8 +69,8 @@ def import_machine(files: Sequence[str], options: MachineOptions, graph_file: st
         raise TypeError("a format returns a machine")
     _check_connected(machine.graph)
     names = [Path(path).name for path in files]
-    text = topology_text(machine, notes, names, graph_file)
-    return ImportedMachine({name: kind.name for name, kind in kinds.items()}, notes, text, graph_text(machine.graph))
+    text = _topology_text(machine, notes, names, graph_file)
+    return ImportedMachine({name: kind.name for name, kind in kinds.items()}, notes, text, _graph_text(machine.graph))
 
 
 def _most(path: str) -> int:
@@ -107,3 +108,41 @@ def _check_connected(graph: Graph) -> None:
             f"{len(rest)} of {len(gpus)} GPUs, such as {rest[0]}, have no link to {gpus[0]}; the file describes "
             "several machines; import a part of it"
         )
+
+
+def _topology_text(machine: Machine, notes: Notes, names: Sequence[str], graph_file: str) -> str:
+    """Return the topology file of a machine, with what was read and assumed as its first comment."""
+    lines = [f"Imported from {', '.join(names)} by `simulator import-machine`.", "Source: the file, except:"]
+    lines += [f"  {entry.key}: {entry.assumed} ({entry.why})" for entry in notes.missing]
+    lines += ["Read:"]
+    lines += [f"  {entry.key}: {entry.value} ({entry.origin}, {entry.place})" for entry in notes.understood]
+    keys: dict[str, Any] = {"graph": graph_file, "gpu": machine.gpu}
+    if machine.collectives:
+        keys["collectives"] = dict(machine.collectives)
+    entries = [f"{key}: {yaml_dialect.dump(value, one_line=True)}" for key, value in keys.items()]
+    return "\n".join([*(f"# {_printable(line)}" for line in lines), *entries, ""])
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _graph_text(graph: Graph) -> str:
+    """Return a graph as node-link JSON, a vertex or cable on each line.
+
+    Cables are undirected edges: an imported cable has the same figures in both directions.
+    """
+    vertices = [json.dumps({"id": name, **_facts(facts)}) for name, facts in graph.nodes(data=True)]
+    edges, pairs = [], set[tuple[str, str]]()
+    for a, b, facts in graph.edges(data=True):
+        if (b, a) not in pairs:
+            pairs.add((a, b))
+            edges.append(json.dumps({"source": a, "target": b, **facts}))
+    head = '{"directed": false, "multigraph": false, "graph": {},\n"nodes": [\n'
+    return head + ",\n".join(vertices) + '\n],\n"edges": [\n' + ",\n".join(edges) + "\n]}\n"
+
+
+def _facts(facts: dict[str, object]) -> dict[str, object]:
+    """Return a vertex's attributes without `forwards` if it is the default of its kind."""
+    default = facts["kind"] not in ("gpu", "server")
+    return {key: value for key, value in facts.items() if key != "forwards" or value != default}

@@ -132,7 +132,8 @@ class _Walker:
                 self._add(self._tree.gpus, NcclLeaf(element, pci, branch))
             elif element.name == "nic":
                 for net in element.children:
-                    if net.name == "net":
+                    # NCCL marks by net="0" the ports of a fused card, which has an element of its own.
+                    if net.name == "net" and net.attributes.get("net") != "0":
                         self._add(self._tree.cards, NcclLeaf(net, pci, branch))
 
     def _add(self, several: list[NcclLeaf], leaf: NcclLeaf) -> None:

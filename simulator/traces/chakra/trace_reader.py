@@ -1,7 +1,8 @@
 """Reads Chakra execution traces, a file PREFIX.R.et or PREFIX.R.json for each rank R, within fixed limits.
 
 A file is a stream of protobuf messages: GlobalMetadata, then a Node each. Attributes may have any integer type; numbers
-without a field are 0. In JSON form, as Chakra's feeder reads it, a file has a list `workload_graph` of nodes.
+without a field are 0. In JSON form, a file has a list `workload_graph` of nodes, as Chakra's feeder reads it, or the
+same messages one behind the other, as chakra_jsonizer writes them.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ _MOST_SHOWN: Final = 8
 # Least factor on the time of transfers, and the largest is its inverse.
 _LEAST_FACTOR: Final = 0.01
 _GRAPH: Final = "workload_graph"
+# Between two messages of chakra_jsonizer, which indents what is inside of them.
+_BETWEEN: Final = re.compile(r"(?m)^(\{?)\}\s*\{")
+_WHOLE: Final = re.compile(r"-?[0-9]{1,20}")
+# COMP_NODE, COMM_SEND_NODE, ...
+_JSON_TYPES: Final = {f"{'COMM_' * (kind > NodeType.COMP)}{kind.name}_NODE": kind for kind in NodeType}
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
@@ -184,47 +190,91 @@ def _trace(content: bytes, source: str) -> RankTrace:
             raise WireError("is empty")
     except WireError as error:
         raise ScenarioError(one_line(f"{source}: message {number}: {error}; not a Chakra execution trace")) from error
+    return _rank_trace(source, nodes, metadata)
+
+
+def _rank_trace(source: str, nodes: list[ChakraNode], metadata: Mapping[str, AttributeValue]) -> RankTrace:
     factor = metadata.get(chakra.NETWORK_TIME)
     usable = isinstance(factor, float) and _LEAST_FACTOR <= factor <= 1 / _LEAST_FACTOR
     return RankTrace(source, tuple(nodes), factor if usable and isinstance(factor, float) else 1.0)
 
 
 def _json_trace(content: bytes, source: str) -> RankTrace:
-    """Return the trace in a text of Chakra's feeder."""
+    """Return the trace in a text of Chakra's feeder, or of chakra_jsonizer."""
     try:
-        data = parse_json(content.decode(), source)
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise ScenarioError(one_line(f"{source}: not a UTF-8 text: byte {error.start}")) from error
-    graph = data.get(_GRAPH) if isinstance(data, dict) else None
+    listed = _BETWEEN.sub(r"\1},{", text)
+    data = parse_json(text if listed == text else f"[{listed}]", source)
+    graph = data.get(_GRAPH) if isinstance(data, dict) else data or None
     if not isinstance(graph, list):
         raise ScenarioError(one_line(f"{source}: has no list `{_GRAPH}`; not a Chakra execution trace"))
-    nodes = []
+    nodes, metadata = [], dict[str, AttributeValue]()
     for place, node in enumerate(graph):
         try:
-            nodes.append(_json_node(node))
+            if not isinstance(node, dict):
+                raise WireError("must be a mapping")
+            if graph is not data:
+                nodes.append(_json_node(node))
+            elif place or "type" in node:
+                nodes.append(_json_message(node))
+            else:
+                metadata = _json_attributes(node)
         except WireError as error:
-            raise ScenarioError(one_line(f"{source}: {_GRAPH}: {place}: {error}")) from error
-    return RankTrace(source, tuple(nodes))
+            what = "message" if graph is data else _GRAPH
+            raise ScenarioError(one_line(f"{source}: {what}: {place}: {error}")) from error
+    return _rank_trace(source, nodes, metadata)
 
 
-def _json_node(data: Any) -> ChakraNode:
+def _json_message(data: Mapping[str, Any]) -> ChakraNode:
+    """Return a node of chakra_jsonizer: a protobuf message in its JSON form, whose zeros are left out."""
+    ident, duration = (_integer(name, data.get(name, 0)) for name in ("id", "durationMicros"))
+    after = [_integer(name, other) for name in ("ctrlDeps", "dataDeps") for other in _list(data, name)]
+    kind, name = _JSON_TYPES.get(str(data.get("type")), 0), str(data.get("name", ""))[:_LONGEST]
+    return _checked(ident, name, kind, tuple(dict.fromkeys(after)), duration, _json_attributes(data))
+
+
+def _json_attributes(data: Mapping[str, Any]) -> dict[str, AttributeValue]:
+    """Return the attributes of a message; numbers of 64 bits are texts in JSON, and a value of another type is 0."""
+    attributes: dict[str, AttributeValue] = {}
+    for attribute in _list(data, "attr"):
+        if not isinstance(attribute, dict):
+            raise WireError("attr: must be a list of mappings")
+        form = next((key for key in attribute if key not in ("name", "docString")), "")
+        value = attribute.get(form, 0)
+        if form == "boolList" and isinstance(value, dict):
+            value = tuple(flag is True for flag in _list(value, "values"))[:_MOST_ATTRIBUTES]
+        elif isinstance(value, str):
+            number = int(value) if _WHOLE.fullmatch(value) else 0
+            value = one_line(value[:_LONGEST]) if form == "stringVal" else number
+        name = one_line(str(attribute.get("name", ""))[:_LONGEST])
+        attributes[name] = value if isinstance(value, int | float | str | tuple) else 0
+    return attributes
+
+
+def _list(data: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a list of a mapping; empty if missing."""
+    several = data.get(name, [])
+    if not isinstance(several, list):
+        raise WireError(f"{name}: got {several!r}; must be a list")
+    return several
+
+
+def _json_node(data: Mapping[str, Any]) -> ChakraNode:
     """Return a node of a text; keys that are not the node's fields are its attributes."""
-    if not isinstance(data, dict):
-        raise WireError("must be a mapping")
     ident, kind, duration = (_integer(name, data.get(name, 0)) for name in ("Id", "NodeType", "runtime"))
-    after = data.get("data_deps", [])
-    if not isinstance(after, list):
-        raise WireError(f"data_deps: got {after!r}; must be a list of numbers")
     attributes = {
         key: one_line(value[:_LONGEST]) if isinstance(value, str) else value
         for key, value in data.items()
         if isinstance(value, int | str | float)
     }
-    dependencies = tuple(dict.fromkeys(_integer("data_deps", dependency) for dependency in after))
+    dependencies = tuple(dict.fromkeys(_integer("data_deps", other) for other in _list(data, "data_deps")))
     return _checked(ident, str(data.get("Name", ""))[:_LONGEST], kind, dependencies, duration, attributes)
 
 
 def _integer(name: str, value: Any) -> int:
+    value = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise WireError(f"{name}: got {value!r}; must be a whole number of at least 0")
     return value

@@ -71,6 +71,8 @@ _PATTERNS: Final = tuple(
         ("elementwise", "distribution quant nchw nhwc moments gammabeta packedtensor fbgemm to_dense"),
     )
 )
+# Names of CUDA, and of ROCm: MEMORY_COPY_HOST_TO_DEVICE (rocprofiler-sdk), CopyHostToDevice (roctracer).
+_WITH_HOST: Final = re.compile(r"HtoD|DtoH|host_?to_?device|device_?to_?host", re.IGNORECASE)
 
 
 @lru_cache(maxsize=100_000)
@@ -122,7 +124,7 @@ def partners_of_copy(name: str) -> tuple[bool, bool]:
     >>> partners_of_copy("Memcpy DtoH (Device -> Pinned)"), partners_of_copy("Memset (Device)")
     ((False, True), (False, False))
     """
-    return "PtoP" in name or "Peer" in name, "DtoH" in name or "HtoD" in name
+    return "PtoP" in name or "Peer" in name, bool(_WITH_HOST.search(name))
 
 
 def _kind_of_function(kernel: str) -> str:

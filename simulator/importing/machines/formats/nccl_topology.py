@@ -45,9 +45,9 @@ _HOST_LINK_CLASS: Final = "0x068001"
 # Part of the bus address that NCCL writes for an NVSwitch which is not visible in a virtual machine.
 _ANY_SWITCH: Final = "ffff:ff"
 _LINKS: Final = ("nvlink", "xgmi")
-# Bandwidth between sockets that NCCL assumes [B/s], as in src/graph/topo.cc: Intel's family 6 from a model on, AMD from
-# a family on (pull request of March 2026), Zhaoxin, and architectures.
-_INTEL: Final = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
+# Bandwidth between sockets that NCCL assumes [B/s], as in src/graph/topo.h and topo.cc of 2.31: Intel's family 6 from a
+# model on (0xAD to 0xAF are newer than 0xCF: Granite Rapids), AMD from a family on, Zhaoxin, and architectures.
+_INTEL: Final = ((0xCF, 40e9), (0xB0, 22e9), (0xAD, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
 _AMD: Final = ((26, 32e9), (25, 24e9), (0, 16e9))
 _ZHAOXIN: Final = ("CentaurHauls", "  Shanghai  ")
 _ARCHITECTURES: Final = MappingProxyType({"ppc64": 32e9, "arm64": 6e9})

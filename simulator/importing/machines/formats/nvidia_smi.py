@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, permutations
 from typing import Final
 
 from simulator.basics.errors import ScenarioError, one_line, one_of
@@ -231,14 +231,14 @@ def _parts(
 def _links(
     file: SourceFile, matrix: _Matrix, reference: Reference, options: MachineOptions, notes: Notes, *, switched: bool
 ) -> Links:
-    """Return the NVLinks of the matrix; an NVSwitch for each island if a row has more links than a GPU."""
+    """Return the NVLinks of the matrix; if a row has more links than a GPU, an NVSwitch for each full island."""
     number, counts = {name: i for i, name in enumerate(matrix.gpus)}, _counts(matrix)
     islands = matrix.groups(matrix.gpus, lambda a, b: (a, b) in counts) if switched else []
-    switches = [
-        {number[a]: max(counts.get((a, b), 0) for b in island) for a in island} for island in islands if len(island) > 1
-    ]
-    pairs = {(number[a], number[b]): count for (a, b), count in counts.items()}
-    peers = {} if switched else {(i, j): count for (i, j), count in pairs.items() if i < j}
+    full = [island for island in islands if set(permutations(island, 2)) <= counts.keys() and len(island) > 1]
+    switches = [{number[a]: max(counts[a, b] for b in island if b != a) for a in island} for island in full]
+    inside = {pair for island in full for pair in permutations(island, 2)}
+    pairs = {(number[a], number[b]): count for (a, b), count in counts.items() if (a, b) not in inside}
+    peers = {(i, j): count for (i, j), count in pairs.items() if i < j}
     setting = _setting(file, matrix, matrix.gpus[0], "NV#")
     return counted_links(peers, switches, len(number), setting, reference, options, notes)
 
