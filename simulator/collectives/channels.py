@@ -110,17 +110,15 @@ def with_ends(rings: Sequence[tuple[int, ...]], cards: Sequence[str], nodes: int
     if nodes < 2 or not rings:
         return tuple(rings)
     enters, leaves = (dict.fromkeys(cards, 0) for _ in range(2))
-    paths = []
-    for number in range(max(1, len(rings) // len(enters)) * len(enters)):
-        ring = rings[number % len(rings)]
-
-        def taken(cut: int, ring: tuple[int, ...] = ring) -> tuple[int, int, bool, int]:
-            # Data leaves at place `ring[cut - 1]` and enters at `ring[cut]`.
-            out, into = cards[ring[cut - 1]], cards[ring[cut]]
-            return max(enters[into], leaves[out]), enters[into] + leaves[out], out != into, cut
-
-        cut = min(range(len(ring)), key=taken)
-        enters[cards[ring[cut]]] += 1
-        leaves[cards[ring[cut - 1]]] += 1
-        paths.append((*ring[cut:], *ring[:cut]))
+    paths, spare = list[tuple[int, ...]](), list(rings)
+    for _ in range(max(1, len(rings) // len(enters)) * len(enters)):
+        # Data leaves at place `path[-1]` and enters at `path[0]`.
+        cuts = [(*ring[cut:], *ring[:cut]) for ring in spare for cut in range(len(ring))]
+        loads = [(leaves[cards[path[-1]]], enters[cards[path[0]]], cards[path[0]] != cards[path[-1]]) for path in cuts]
+        best = min(range(len(cuts)), key=lambda place: (max(loads[place][:2]), sum(loads[place])))
+        paths.append(cuts[best])
+        enters[cards[cuts[best][0]]] += 1
+        leaves[cards[cuts[best][-1]]] += 1
+        del spare[best // len(cuts[best])]
+        spare = spare or list(rings)
     return tuple(paths)
