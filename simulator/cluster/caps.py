@@ -72,12 +72,12 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
     # Groups without nodes or inside a single node send nothing over network cards.
     if number == _NO_NODE or members == len(group):
         return 1.0
-    card_of = cluster.remember((spare_of_cards, number), partial(_cards, cluster, number), len)
+    card_of = cluster.remember((spare_of_cards, number), partial(cards_of, cluster, number), len)
     taking_part = Counter(card_of[rank] for rank in group if node_of.get(rank) == number)
     return max(Counter(card_of.values()).values()) / max(taking_part.values())
 
 
-def _cards(cluster: Cluster, number: int) -> dict[int, str]:
+def cards_of(cluster: Cluster, number: int) -> dict[int, str]:
     """Return the network card of each rank in node `number`, by rank; without cards, the rank's own vertex."""
     # The card is the first `nic` vertex on the route to the rank at the same place of another node. On the way to
     # another place, data may pass a neighbour's card that lies behind the same PCIe switch and on that place's rail.

@@ -54,6 +54,9 @@ class CollectiveRequest:
         Places in the group, node by node; empty where the topology has no nodes.
     mesh : bool
         Whether each rank has a link to every other rank of its node (of the group, without nodes).
+    rings : tuple of tuples
+        Rings over a node's links that run at once, each as places in the node from where data enters to where it leaves
+        it (channels.py); empty without links of this kind.
     """
 
     operation: str
@@ -66,6 +69,7 @@ class CollectiveRequest:
     servers_on: Literal["own", "workers"] = "own"
     nodes: tuple[tuple[int, ...], ...] = ()
     mesh: bool = False
+    rings: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.world_size < 2:

@@ -52,8 +52,12 @@ _MOST_HOPS: Final = 2**24
 
 
 def count(request: CollectiveRequest) -> int:
-    """Return the number of rings: the ranks of the smallest node; 1 for a single node."""
+    """Return the number of rings: those over the links of a node, if they are known; otherwise the ranks of the
+    smallest node, and 1 for a single node.
+    """
     nodes = nodes_of(request)
+    if request.rings:
+        return len(request.rings)
     return min(map(len, nodes)) if len(nodes) > 1 else 1
 
 
@@ -67,6 +71,12 @@ def orders(request: CollectiveRequest) -> list[tuple[int, ...]]:
     [(0, 1, 3, 2), (1, 0, 2, 3)]
     """
     nodes, size = nodes_of(request), count(request)
+    if request.rings:
+        # Backwards in every other node: data then leaves a node at the place, and card, where it enters the next.
+        return [
+            tuple(node[place] for number, node in enumerate(nodes) for place in path[:: -1 if number % 2 else 1])
+            for path in request.rings
+        ]
     if size == 1:
         return [tuple(chain(*nodes))]
     turns = _turns(len(nodes), size, mesh=request.mesh and size % 2 == 0)
@@ -163,11 +173,11 @@ def _last_end(
 
 
 ALGORITHM = Algorithm(
-    summary="as many rings as ranks in a node; each ring leaves the node over another network card",
+    summary="rings over all links of a node, or one for each rank; they leave the node over its network cards in turn",
     plans={"all_reduce": plan, "reduce_scatter": plan, "all_gather": plan},
     volume=least_volume,
     minimal=always,
-    in_libraries=lambda request: len(request.nodes) > 1,
+    in_libraries=lambda request: len(request.nodes) > 1 or len(request.rings) > 1,
     closed_form=closed_form,
     options=("nodes",),
     flows=flows,

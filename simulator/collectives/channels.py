@@ -1,0 +1,124 @@
+"""Which rings run at once over the links between the GPUs of a node? Each ring takes a lane of a cable for itself.
+
+NCCL and RCCL search for such rings, which they call channels [1]_. Over a mesh of cables, one ring would leave most of
+them idle. The search here takes rings in both directions, one after the other, and goes back where too few are left.
+
+Example: four GPUs, each with two links to each other one. Three pairs of rings use all twelve links in both directions.
+
+References
+----------
+.. [1] NVIDIA/nccl, src/graph/search.cc, ncclTopoSearchRec: paths over all GPUs whose links have bandwidth left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+
+# Most steps of a search: some tenths of a second.
+_MOST_TRIED: Final = 100_000
+
+Lanes = tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=256)
+def disjoint_rings(lanes: Lanes) -> tuple[tuple[int, ...], ...]:
+    """Return rings through all N places that together use no lane twice in a direction; empty if there is none.
+
+    Parameters
+    ----------
+    lanes : tuple of tuples, shape (N, N)
+        In row i, column j: number of links between places i and j; as many from j to i.
+
+    Examples
+    --------
+    A square whose sides have two links each:
+
+    >>> disjoint_rings(((0, 2, 0, 2), (2, 0, 2, 0), (0, 2, 0, 2), (2, 0, 2, 0)))
+    ((0, 1, 2, 3), (0, 3, 2, 1), (0, 1, 2, 3), (0, 3, 2, 1))
+    """
+    if len(lanes) < 2:
+        return ()
+    if len(lanes) == 2:
+        # Out on a link, and back on its other direction.
+        return ((0, 1),) * lanes[0][1]
+    found = _packed([list(row) for row in lanes], iter(range(_MOST_TRIED)))
+    return tuple(order for ring in found for order in (ring, (ring[0], *reversed(ring[1:]))))
+
+
+def _packed(left: list[list[int]], steps: Iterator[int]) -> list[tuple[int, ...]]:
+    """Return the most rings that were found over the lanes that are left, each of which takes its lanes both ways."""
+    most = min(map(sum, left)) // 2
+    best: list[tuple[int, ...]] = []
+    for ring in _rings(left, steps) if most else ():
+        _take(left, ring, 1)
+        found = [ring, *_packed(left, steps)]
+        _take(left, ring, -1)
+        best = max(best, found, key=len)
+        if len(best) == most:
+            break
+    return best
+
+
+def _take(left: list[list[int]], ring: Sequence[int], lanes: int) -> None:
+    """Take this many lanes of each of a ring's cables, in place; negative numbers give them back."""
+    for a, b in pairwise([*ring, ring[0]]):
+        left[a][b] -= lanes
+        left[b][a] -= lanes
+
+
+def _rings(left: list[list[int]], steps: Iterator[int]) -> Iterator[tuple[int, ...]]:
+    """Yield rings over the lanes that are left, those over cables with many lanes first, until the steps are used up.
+
+    The lanes are as they were at the first step when a ring is asked for.
+    """
+    paths: list[tuple[int, ...]] = [(0,)]
+    while paths and next(steps, None) is not None:
+        path = paths.pop()
+        row = left[path[-1]]
+        if len(path) == len(left):
+            if row[0]:
+                yield path
+            continue
+        onward = [place for place, lanes in enumerate(row) if lanes and place not in path]
+        paths += [(*path, place) for place in sorted(onward, key=lambda place: (row[place], -place))]
+
+
+def with_ends(rings: Sequence[tuple[int, ...]], cards: Sequence[str], nodes: int) -> tuple[tuple[int, ...], ...]:
+    """Return rings of a node as paths from the place where data enters it to the place where data leaves it, as many
+    for each network card.
+
+    Parameters
+    ----------
+    rings : sequence of tuples
+        Rings as from `disjoint_rings`.
+    cards : sequence of str
+        Card of each place.
+    nodes : int
+        Number of nodes; a single node needs no ends.
+
+    Notes
+    -----
+    A ring is cut at the cards that the fewest rings have so far, and there between neighbours with the same card if it
+    has any. With fewer rings than cards, rings run more than once.
+
+    >>> with_ends([(0, 1, 2, 3), (0, 3, 2, 1)], ["a", "a", "b", "b"], 2)
+    ((1, 2, 3, 0), (2, 1, 0, 3))
+    """
+    if nodes < 2 or not rings:
+        return tuple(rings)
+    enters, leaves = (dict.fromkeys(cards, 0) for _ in range(2))
+    paths, spare = list[tuple[int, ...]](), list(rings)
+    for _ in range(max(1, len(rings) // len(enters)) * len(enters)):
+        # Data leaves at place `path[-1]` and enters at `path[0]`.
+        cuts = [(*ring[cut:], *ring[:cut]) for ring in spare for cut in range(len(ring))]
+        loads = [(leaves[cards[path[-1]]], enters[cards[path[0]]], cards[path[0]] != cards[path[-1]]) for path in cuts]
+        best = min(range(len(cuts)), key=lambda place: (max(loads[place][:2]), sum(loads[place])))
+        paths.append(cuts[best])
+        enters[cards[cuts[best][0]]] += 1
+        leaves[cards[cuts[best][-1]]] += 1
+        del spare[best // len(cuts[best])]
+        spare = spare or list(rings)
+    return tuple(paths)
