@@ -403,7 +403,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
     # Lines and modules rose when programs and hosts of frameworks came, whose switches still stand, with Mamba-2, with
     # Lines rose when programs and hosts of frameworks came, whose switches still stand, with Mamba-2, the command that
     # prints a program and its proof, records of frameworks' constants, more formats of machines, and rings over meshes.
-    "lines": Figure(lines, 116_700, 100_000),
+    "lines": Figure(lines, 116_850, 100_000),
     "modules": Figure(modules, 779, 640),
     "fields written twice": Figure(fields_twice, 14, 0),
     "records of more than 20 fields": Figure(large_records, 5, 0),
@@ -416,7 +416,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "module names that four modules have": Figure(common_module_names, 0, 0),
     "public docstrings without an example, %": Figure(without_example, 85.0, 85, documented),
     "modules that a collective enters": Figure(entered_by("collective"), 221, 160),
-    "modules that a step enters": Figure(entered_by("step"), 312, 200),
+    "modules that a step enters": Figure(entered_by("step"), 313, 200),
     "modules that a refusal enters": Figure(entered_by("refusal"), 80, 80),
 }
 

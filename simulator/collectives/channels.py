@@ -44,8 +44,8 @@ def disjoint_rings(lanes: Lanes) -> tuple[tuple[int, ...], ...]:
     if len(lanes) == 2:
         # Out on a link, and back on its other direction.
         return ((0, 1),) * lanes[0][1]
-    found = _packed([list(row) for row in lanes], iter(range(_MOST_TRIED)))
-    return tuple(order for ring in found for order in (ring, (ring[0], *reversed(ring[1:]))))
+    rings = _packed([list(row) for row in lanes], iter(range(_MOST_TRIED)))
+    return tuple(order for ring in rings for order in (ring, (ring[0], *reversed(ring[1:]))))
 
 
 def _packed(left: list[list[int]], steps: Iterator[int]) -> list[tuple[int, ...]]:
@@ -54,9 +54,9 @@ def _packed(left: list[list[int]], steps: Iterator[int]) -> list[tuple[int, ...]
     best: list[tuple[int, ...]] = []
     for ring in _rings(left, steps) if most else ():
         _take(left, ring, 1)
-        found = [ring, *_packed(left, steps)]
+        rings = [ring, *_packed(left, steps)]
         _take(left, ring, -1)
-        best = max(best, found, key=len)
+        best = max(best, rings, key=len)
         if len(best) == most:
             break
     return best

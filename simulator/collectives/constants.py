@@ -37,16 +37,16 @@ def constants(
     that libraries reach with either algorithm, the start-up by the additional steps from node to node.
     """
     nearest = (cluster.machine(operation, group) for operation in _nearest(cluster, request, group))
-    known = list(filter(None, (runs(cluster, request, group), *nearest)))
-    if not known:
+    candidates = list(filter(None, (runs(cluster, request, group), *nearest)))
+    if not candidates:
         return None
 
-    def unlike(one: MachineCollective) -> tuple[bool, bool]:
-        other = ALGORITHMS.find(one.algorithm)
+    def unlike(candidate: MachineCollective) -> tuple[bool, bool]:
+        other = ALGORITHMS.find(candidate.algorithm)
         return other is not algorithm, other.share_of_ring != algorithm.share_of_ring
 
     # Stable: among constants of one algorithm the nearest operation comes first.
-    measured = min(known, key=unlike)
+    measured = min(candidates, key=unlike)
     reference = ALGORITHMS.find(measured.algorithm)
     if reference is algorithm:
         return measured
