@@ -198,6 +198,9 @@ def _rings_of(cluster: Cluster, group: tuple[int, ...], request: CollectiveReque
     nodes = request.nodes or (tuple(range(request.world_size)),)
     if not 2 <= len(nodes[0]) <= _MOST_IN_A_NODE or (request.mesh and len(nodes) > 1):
         return ()
+    # Algorithms without nodes ignore what a request says of them.
+    if sum(map(len, nodes)) != len(group):
+        return ()
     first, *others = (_lanes(cluster, [group[place] for place in node]) for node in nodes)
     rings = disjoint_rings(first) if all(other == first for other in others) else ()
     # A single pair of places, or a single ring, needs no choice.
