@@ -102,6 +102,18 @@ def test_a_mesh_has_the_links_that_are_given_and_pcie_between_other_gpus(fabric:
     assert path(router, "gpu1", "gpu4") == ["node0/pcie0", "nic0", "leaf0", "nic2", "node1/pcie0", "gpu4"]
 
 
+def test_a_dgx1_is_a_hybrid_cube_mesh() -> None:
+    """Six links of every V100, and the pairs NV2 of nvidia-smi topo -m (microsoft/msccl, tests/test_topologies.py)."""
+    graph = build("dgx1_v100", 8).graph
+    lanes = {(int(a[3:]), int(b[3:])): edge["lanes"] for a, b, edge in graph.edges(data=True) if "lanes" in edge}
+    assert [sum(count for pair, count in lanes.items() if pair[0] == gpu) for gpu in range(8)] == [6] * 8
+    double = {pair for pair, count in lanes.items() if count == 2 and pair[0] < pair[1]}
+    assert double == {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)}
+    # The two halves are alike, and every GPU has a link to its like in the other half.
+    assert all(lanes.get((a + 4, b + 4), 0) == lanes.get((a, b), 0) for a in range(4) for b in range(4))
+    assert {(a, a + 4) for a in range(4)} <= lanes.keys()
+
+
 def test_every_link_of_a_full_mesh_is_one_lane_and_a_port_of_a_switch_has_none() -> None:
     for name, lanes in (("mi300x_box", {1}), ("dgx_h100", set())):
         graph = build(name, 8).graph
