@@ -194,7 +194,8 @@ class Cluster:
         Name of the topology.
     graph : networkx.DiGraph
         Vertices have `kind` ("gpu", "nic", "switch", "host", "server", "storage") and `forwards` (may routes pass
-        through); edges have `bandwidth` [B/s] and `latency` [s], one per direction.
+        through); edges have `bandwidth` [B/s] and `latency` [s], one per direction; cables between two GPUs of a node
+        also have `lanes`, the number of equal links side by side.
     router : Router
         Numbers of vertices and links, and routes.
     gpus : tuple of Gpu

@@ -12,6 +12,7 @@ Example: GPU 0 in a node with an NVSwitch and a PCIe switch per GPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
@@ -19,7 +20,7 @@ from typing import Literal
 from simulator.cluster.graph import Graph, add_cable, add_vertex
 from simulator.cluster.limits import GraphSize
 
-NodeInterconnect = Literal["nvswitch", "full_mesh", "pcie"]
+NodeInterconnect = Literal["nvswitch", "full_mesh", "mesh", "pcie"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,10 @@ class Node:
 
     Attributes
     ----------
-    inside : {"nvswitch", "full_mesh", "pcie"}
-        A switch for the GPUs, a cable between every two GPUs, or PCIe alone.
+    inside : {"nvswitch", "full_mesh", "mesh", "pcie"}
+        A switch for the GPUs, a link between every two GPUs, the links of `links`, or PCIe alone.
     link_bandwidth, link_latency : float
-        Bandwidth [B/s] and latency [s] of a GPU's port at the switch, or of a mesh cable.
+        Bandwidth [B/s] and latency [s] of a GPU's port at the switch, or of one link of a mesh.
     pcie_bandwidth, pcie_latency : float
         Bandwidth [B/s] and latency [s] of a PCIe slot.
     socket_bandwidth, socket_latency : float
@@ -44,13 +45,14 @@ class Node:
     link_latency: float
     hosts: int  # number of processor sockets, fully connected
     # Number of PCIe switches. As many as GPUs: each GPU has its own. Fewer: GPUs share the link to the host. 0 (inside
-    # pcie only): GPUs are connected to the sockets.
+    # mesh and pcie only): GPUs are connected to the sockets.
     pcie_switches: int
     pcie_bandwidth: float
     pcie_latency: float
     socket_bandwidth: float
     socket_latency: float
     nics: int  # number of network cards; GPU i uses card i * nics // gpus
+    links: Sequence[Sequence[int]] = ()  # of a mesh: two places of GPUs, and the number of links between them
 
 
 def gpu_names(node: Node, number: int) -> list[str]:
@@ -94,19 +96,29 @@ def add_node(graph: Graph, node: Node, number: int, *, nics: bool) -> None:
     cards = nic_names(node, number) if nics else []
     for name in cards:
         add_vertex(graph, name, "nic", forwards=True)
-    # Without NVLink, traffic between GPUs also uses PCIe, so the GPUs hang on a common tree.
-    if node.inside == "pcie":
+    if hangs_on_tree(node.inside):
         _add_tree(graph, node, number, cards)
     else:
         _add_ports(graph, node, number, cards)
 
 
-def node_size(gpus: int, inside: NodeInterconnect, hosts: int, pcie_switches: int, cards: int) -> GraphSize:
-    """Return the vertex and cable counts for a node, GPUs included; `cards` is 0 for a single node."""
+def hangs_on_tree(inside: NodeInterconnect) -> bool:
+    """Return True if a node's GPUs share a tree of PCIe switches, because some of them reach each other by PCIe alone.
+
+    In a mesh, the link between two GPUs stays their shortest route.
+    """
+    return inside in ("mesh", "pcie")
+
+
+def node_size(gpus: int, inside: NodeInterconnect, hosts: int, pcie_switches: int, cards: int, links: int) -> GraphSize:
+    """Return the vertex and cable counts for a node, GPUs included; `cards` is 0 for a single node.
+
+    `links` is the number of pairs of GPUs with links in a mesh.
+    """
     vertices = gpus + hosts + cards + (inside == "nvswitch")
     cables = hosts * (hosts - 1) // 2
-    cables += {"nvswitch": gpus, "full_mesh": gpus * (gpus - 1) // 2, "pcie": 0}[inside]
-    if inside == "pcie":
+    cables += {"nvswitch": gpus, "full_mesh": gpus * (gpus - 1) // 2, "mesh": links, "pcie": 0}[inside]
+    if hangs_on_tree(inside):
         return GraphSize(vertices + pcie_switches, cables + pcie_switches + gpus + cards)
     # `_add_ports`: a port per GPU with cables to the GPU, to its socket or trunk, and to its card; and the trunks.
     trunks = pcie_switches if pcie_switches < gpus else 0
@@ -118,9 +130,10 @@ def _join_gpus(graph: Graph, node: Node, number: int, gpus: list[str]) -> None:
         switch = add_vertex(graph, switch_name(number), "switch", forwards=True)
         for gpu in gpus:
             add_cable(graph, gpu, switch, node.link_bandwidth, node.link_latency)
-    elif node.inside == "full_mesh":
-        for a, b in combinations(gpus, 2):
-            add_cable(graph, a, b, node.link_bandwidth, node.link_latency)
+    every = [(a, b, 1) for a, b in combinations(range(node.gpus), 2)] if node.inside == "full_mesh" else node.links
+    # Links of a pair are one cable, because a graph has one edge for two vertices.
+    for a, b, count in every:
+        add_cable(graph, gpus[a], gpus[b], count * node.link_bandwidth, node.link_latency, lanes=count)
 
 
 def _add_tree(graph: Graph, node: Node, number: int, cards: list[str]) -> None:

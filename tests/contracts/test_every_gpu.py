@@ -170,8 +170,17 @@ def test_every_gpu_fits_a_shipped_machine(name: str) -> None:
 
 
 def test_modules_fit_the_machine_of_their_form() -> None:
-    names = ("a800_sxm_80gb", "h20", "h800_sxm", "gb300", "mi355x", "rtx_2080_ti", "t4")
-    machines = ("dgx_a100", "dgx_h100", "dgx_h100", "gb200_nvl72", "mi325x_box", "geforce_server", "pcie_server")
+    names = ("a800_sxm_80gb", "h20", "h800_sxm", "v100_sxm_16gb", "gb300", "mi355x", "rtx_2080_ti", "t4")
+    machines = (
+        "dgx_a100",
+        "dgx_h100",
+        "hgx_h800",
+        "dgx1_v100",
+        "gb200_nvl72",
+        "mi325x_box",
+        "geforce_server",
+        "pcie_server",
+    )
     assert tuple(map(machine_of, names)) == machines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 from hypothesis import given
@@ -41,7 +42,7 @@ def test_dragonflies(hosts: int, routers: int, global_links: int, data: st.DataO
 @given(
     ranks=st.integers(1, 60),
     gpus=st.integers(1, 8),
-    inside=st.sampled_from(["nvswitch", "full_mesh", "pcie"]),
+    inside=st.sampled_from(["nvswitch", "full_mesh", "mesh", "pcie"]),
     hosts=st.integers(1, 3),
     nodes_per_leaf=st.integers(1, 4),
     fabric=st.sampled_from(["rail", "leaf_spine"]),
@@ -60,12 +61,16 @@ def test_nodes(
     spines: int | None,
     data: st.DataObject,
 ) -> None:
-    tree = inside == "pcie"
+    inside = "pcie" if gpus == 1 and inside == "mesh" else inside
+    tree = inside in ("mesh", "pcie")
     slots = data.draw(st.integers(0 if tree else 1, gpus))
     nics = data.draw(st.integers(1, min(gpus, slots or hosts) if tree else gpus))
     options = {
         "gpus": gpus, "inside": inside, "hosts": hosts, "pcie_switches": slots, "nics": nics, "fabric": fabric,
-        "nodes_per_leaf": nodes_per_leaf, "spines": spines, "link_bandwidth": None if tree else 1e11,
+        "nodes_per_leaf": nodes_per_leaf, "spines": spines, "link_bandwidth": None if inside == "pcie" else 1e11,
         "pcie_bandwidth": 1e10, "pcie_latency": 1e-6, "nic_bandwidth": 1e10, "nic_latency": 1e-6,
     }  # fmt: skip
+    if inside == "mesh":
+        pairs = st.sets(st.sampled_from(list(combinations(range(gpus), 2))), min_size=1)
+        options["links"] = [[*pair, 2] for pair in data.draw(pairs)]
     counted("nodes", options, ranks, servers if fabric == "leaf_spine" else 0)

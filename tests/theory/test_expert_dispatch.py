@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
-from simulator.basics import registry
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.layer import layer_operations
@@ -128,10 +126,10 @@ def test_ranks_that_nodes_do_not_cut_into_equal_runs_get_a_copy_each() -> None:
 # and for combine (BF16), which counts a token once per node (RDMA) or rank (NVLink) with its experts, the own included.
 # Sources: deepseek-ai/DeepEP@dd758caf45, docs/legacy.md (H800: NVLink about 160 GB/s) and README.md, performance.
 DEEPEP = [
-    ("h800", 8, 4096, 1, "NVLink", 153, 158),
-    ("h800", 16, 4096, 2, "RDMA", 43, 43),
-    ("h800", 32, 4096, 4, "RDMA", 58, 57),
-    ("h800", 64, 4096, 8, "RDMA", 51, 50),
+    ("hgx_h800", 8, 4096, 1, "NVLink", 153, 158),
+    ("hgx_h800", 16, 4096, 2, "RDMA", 43, 43),
+    ("hgx_h800", 32, 4096, 4, "RDMA", 58, 57),
+    ("hgx_h800", 64, 4096, 8, "RDMA", 51, 50),
     ("dgx_h100", 16, 8192, 0, "RDMA", 90, 81),
     ("dgx_h100", 32, 8192, 0, "RDMA", 61, 61),
     ("dgx_b200", 16, 8192, 0, "RDMA", 90, 91),
@@ -140,25 +138,13 @@ DEEPEP = [
 ]
 
 
-def _h800() -> dict[str, Any]:
-    """Return dgx_h100 as a topology with the NVLink of H800: 200 GB/s of 450 in each direction, caps in proportion."""
-    text = registry.find("topology", "dgx_h100").read_text(encoding="utf-8")
-    data = yaml.safe_load(text)
-    data["options"]["link_bandwidth"] = "200 GB/s"
-    for operation in data["collectives"].values():
-        for constants in operation.values():
-            constants["rate_cap"] = f"{float(constants['rate_cap'].split()[0]) * 200 / 450} GB/s"
-    return dict(data)
-
-
 @pytest.mark.parametrize(("machine", "ranks", "tokens", "groups", "link", "dispatch", "combine"), DEEPEP)
 def test_dispatch_and_combine_take_what_deepep_measured(
     machine: str, ranks: int, tokens: int, groups: int, link: str, dispatch: float, combine: float
 ) -> None:
-    topology: Any = _h800() if machine == "h800" else machine
     sizes = {"n_group": groups or 1, "topk_group": min(groups or 1, 4)}
     experts = {"dispatch": "deduplicated", "dtype": "float8_e4m3fn"}
-    run = simulate(load_scenario(_step(topology, ranks, tokens, experts, **sizes)), limit_memory=False)
+    run = simulate(load_scenario(_step(machine, ranks, tokens, experts, **sizes)), limit_memory=False)
     places = ExpertPartition(ranks).distinct(
         replace(DEEPSEEK, expert_groups=sizes["n_group"], active_groups=sizes["topk_group"]),
         ranks // 8 if link == "RDMA" else ranks,

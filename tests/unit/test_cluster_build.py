@@ -218,7 +218,7 @@ def test_all_faults_of_a_file_are_told_at_once_with_line_and_column(tmp_path: Pa
     starts = [
         ":2:1: bulder: unknown key; one of ",
         ":4:9: options.gpus: got 0; must be at least 1",
-        ":5:11: options.inside: got 'nvswich'; one of full_mesh, nvswitch, pcie; did you mean 'nvswitch'?",
+        ":5:11: options.inside: got 'nvswich'; one of full_mesh, mesh, nvswitch, pcie; did you mean 'nvswitch'?",
         ":6:3: options.link_bandwith: unknown key; ",
         ":7:19: options.pcie_bandwidth: got 63; must be text with a unit",
         ":8:17: options.pcie_latency: got '5 GB'; 'GB' measures bytes, not time",

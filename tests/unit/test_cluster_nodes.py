@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.builders.nodes import nodes
 from simulator.cluster.cluster import Cluster
@@ -75,6 +76,77 @@ def test_a_mesh_node_joins_every_two_gpus_by_one_link() -> None:
     cluster = build("mi300x_box", 8)
     assert all(names(cluster, f"gpu{a}", f"gpu{b}") == [f"gpu{b}"] for a in range(8) for b in range(8) if a != b)
     assert cluster.route("gpu0", "gpu1").bandwidth == 64e9
+
+
+# Four GPUs on two sockets, a PCIe switch and a card for two of them: two links between 0 and 1, one between 1 and 2.
+MESH: dict[str, Any] = {
+    "gpus": 4, "inside": "mesh", "link_bandwidth": 25e9, "link_latency": 1e-6, "links": [[0, 1, 2], [2, 1, 1]],
+    "pcie_switches": 2, "pcie_bandwidth": 16e9, "pcie_latency": 1e-7, "socket_bandwidth": 10e9, "nics": 2,
+    "nic_bandwidth": 12.5e9, "nic_latency": 1e-6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fabric", ["rail", "leaf_spine"])
+def test_a_mesh_has_the_links_that_are_given_and_pcie_between_other_gpus(fabric: str) -> None:
+    graph = nodes(8, **MESH, fabric=fabric)
+    cables = {(a, b): (e["bandwidth"], e["lanes"]) for a, b, e in graph.edges(data=True) if "lanes" in e}
+    assert cables[("gpu0", "gpu1")] == cables[("gpu5", "gpu4")] == (50e9, 2)
+    assert cables[("gpu1", "gpu2")] == cables[("gpu6", "gpu5")] == (25e9, 1)
+    assert len(cables) == 2 * 2 * 2
+    router = Router(graph)
+    assert path(router, "gpu0", "gpu1") == ["gpu1"]
+    # No link: over PCIe and not over GPU 1, and not over the network.
+    assert path(router, "gpu0", "gpu2") == ["node0/pcie0", "host0", "host1", "node0/pcie1", "gpu2"]
+    assert router.route("gpu0", "gpu2").bandwidth == 10e9
+    assert path(router, "gpu2", "gpu3") == ["node0/pcie1", "gpu3"]
+    assert path(router, "gpu1", "gpu4") == ["node0/pcie0", "nic0", "leaf0", "nic2", "node1/pcie0", "gpu4"]
+
+
+def test_a_dgx1_is_a_hybrid_cube_mesh() -> None:
+    """Six links of every V100, and the pairs NV2 of nvidia-smi topo -m (microsoft/msccl, tests/test_topologies.py)."""
+    graph = build("dgx1_v100", 8).graph
+    lanes = {(int(a[3:]), int(b[3:])): edge["lanes"] for a, b, edge in graph.edges(data=True) if "lanes" in edge}
+    assert [sum(count for pair, count in lanes.items() if pair[0] == gpu) for gpu in range(8)] == [6] * 8
+    double = {pair for pair, count in lanes.items() if count == 2 and pair[0] < pair[1]}
+    assert double == {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)}
+    # The two halves are alike, and every GPU has a link to its like in the other half.
+    assert all(lanes.get((a + 4, b + 4), 0) == lanes.get((a, b), 0) for a in range(4) for b in range(4))
+    assert {(a, a + 4) for a in range(4)} <= lanes.keys()
+
+
+def test_every_link_of_a_full_mesh_is_one_lane_and_a_port_of_a_switch_has_none() -> None:
+    for name, lanes in (("mi300x_box", {1}), ("dgx_h100", set())):
+        graph = build(name, 8).graph
+        assert {edge["lanes"] for _, _, edge in graph.edges(data=True) if "lanes" in edge} == lanes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"links": None}, "inside mesh needs links, and no other inside has them"),
+        ({"inside": "full_mesh"}, "inside mesh needs links, and no other inside has them"),
+        ({"link_bandwidth": None}, "inside mesh needs link_bandwidth"),
+        ({"links": [[0, 4, 1]]}, "got link [0, 4, 1]; places of 4 GPUs are 0 to 3"),
+        ({"links": [[0, 1, 0]]}, "got link [0, 1, 0]; must be [a, b, count]: two places of GPUs, and the number of "),
+        ({"links": [[1, 1, 2]]}, "got link [1, 1, 2]; must be [a, b, count]"),
+        ({"links": [[0, 1]]}, "got link [0, 1]; must be [a, b, count]"),
+        ({"links": [[0, 1, 1], [1, 0, 1]]}, "got link [1, 0, 1]; the pair has links already; write a pair once"),
+        ({"nics": 3}, "got nics 3; inside mesh has room for 2 cards, one per switch"),
+    ],
+)
+def test_meshes_that_cannot_be_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        nodes(**({"world_size": 8} | MESH | change))
+
+
+def test_a_fault_in_a_mesh_of_a_file_is_one_line() -> None:
+    options = MESH | {key: f"{MESH[key]} B/s" for key in MESH if key.endswith("bandwidth")}
+    options |= {"link_latency": "1 us", "pcie_latency": "0.1 us", "nic_latency": "1 us"}
+    for links, message in (([[0, 1, 1.5]], "options.links.0.2: got 1.5; must be a whole number"),
+                           ([[0, 9, 1]], "options: got link [0, 9, 1]; places of 4 GPUs are 0 to 3")):  # fmt: skip
+        with pytest.raises(ScenarioError, match=re.escape(message)) as error:
+            build({"builder": "nodes", "options": options | {"links": links}, "gpu": "v100_sxm_16gb"}, 4)
+        assert "\n" not in str(error.value)
 
 
 def test_without_links_of_their_own_gpus_go_through_the_host() -> None:

@@ -36,6 +36,7 @@ _EXAMPLES: Final = {
     "placement": "[1, 0, 3, 2]",
     "rank_order": "[0, 2, 1, 3]",
     "group": "[0, 1, 2, 3]",
+    "links": "[[0, 1, 2], [1, 2, 1]]",
     "tensors": "[4 MiB, 1 MiB]",
     "compare": "{collective.algorithm: [ring, tree]}",
     "sweep": "{cluster.world_size: [8, 16]}",

@@ -6,17 +6,28 @@ and other nodes through network cards (cluster/scale_out.py). A single node has 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from pydantic import Field
 
 from simulator.cluster.graph import Graph, add_vertex, empty, require, require_all
 from simulator.cluster.limits import GraphSize, TopologyLimits
-from simulator.cluster.node import Node, NodeInterconnect, add_node, gpu_names, host_names, node_size, switch_name
+from simulator.cluster.node import (
+    Node,
+    NodeInterconnect,
+    add_node,
+    gpu_names,
+    hangs_on_tree,
+    host_names,
+    node_size,
+    switch_name,
+)
 from simulator.cluster.quantity import Bandwidth, Count, CountOrZero, Seconds
 from simulator.cluster.scale_out import FabricKind, ScaleOutFabric, add_fabric, fabric_size
 
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
+Links = Sequence[Sequence[CountOrZero]]
 
 
 # A parameter per option of the topology file: `builder.py` derives the schema of the options from this signature, and
@@ -28,6 +39,7 @@ def nodes(
     inside: NodeInterconnect,
     link_bandwidth: Bandwidth | None = None,
     link_latency: Seconds = 0.0,
+    links: Links | None = None,
     in_switch_reduction: bool = False,
     hosts: Count = 2,
     pcie_switches: CountOrZero | None = None,
@@ -54,12 +66,14 @@ def nodes(
         Number of ranks; decides the number of nodes.
     gpus : int
         Number of GPUs per node.
-    inside : {"nvswitch", "full_mesh", "pcie"}
-        Interconnect inside a node: an NVSwitch, a cable between every two GPUs, or PCIe alone.
+    inside : {"nvswitch", "full_mesh", "mesh", "pcie"}
+        Interconnect inside a node: an NVSwitch, a link between every two GPUs, the links of `links`, or PCIe alone.
     link_bandwidth : float, optional
-        Bandwidth of a GPU's NVSwitch port or of a mesh cable, per direction [B/s]; not for pcie.
+        Bandwidth of a GPU's NVSwitch port or of one link of a mesh, per direction [B/s]; not for pcie.
     link_latency : float
-        Latency of a GPU's NVSwitch port or of a mesh cable [s]; not for pcie.
+        Latency of a GPU's NVSwitch port or of a link of a mesh [s]; not for pcie.
+    links : sequence of sequence of int, optional
+        Links of a mesh, such as [[0, 1, 2], [1, 2, 1]]: two between GPUs 0 and 1, one between 1 and 2; PCIe elsewhere.
     in_switch_reduction : bool
         Whether the NVSwitch can add.
     hosts : int
@@ -113,9 +127,9 @@ def nodes(
     require(servers == 0 or fabric == "leaf_spine", "separate servers need fabric leaf_spine")
     node = Node(
         gpus, inside, link_bandwidth or 0.0, link_latency, hosts, slots, pcie_bandwidth, pcie_latency,
-        socket_bandwidth or pcie_bandwidth, socket_latency, nics,
+        socket_bandwidth or pcie_bandwidth, socket_latency, nics, links or (),
     )  # fmt: skip
-    _check(gpus, inside, link_bandwidth, slots, hosts, nics, in_switch_reduction=in_switch_reduction)
+    _check(gpus, inside, link_bandwidth, links, slots, hosts, nics, in_switch_reduction=in_switch_reduction)
     graph = empty()
     # GPUs come first, so that GPU i is vertex i in the router.
     for number in range(count):
@@ -141,6 +155,7 @@ def _check(
     gpus: int,
     inside: NodeInterconnect,
     link_bandwidth: float | None,
+    links: Links | None,
     slots: int,
     hosts: int,
     nics: int,
@@ -148,13 +163,18 @@ def _check(
     in_switch_reduction: bool,
 ) -> None:
     """Raise ValueError if a node's options contradict each other, such as fewer GPUs than network cards."""
-    tree = inside == "pcie"
+    tree = hangs_on_tree(inside)
     # With two cards at a switch, routing would choose between the cards by the destination's number, and GPU i would
     # not keep to its own card.
     places = slots or hosts
     require_all(
-        (tree or bool(link_bandwidth), f"inside {inside} needs link_bandwidth"),
-        (not tree or not link_bandwidth, "inside pcie has no separate links between GPUs; omit link_bandwidth"),
+        (inside == "pcie" or bool(link_bandwidth), f"inside {inside} needs link_bandwidth"),
+        (
+            inside != "pcie" or not link_bandwidth,
+            "inside pcie has no separate links between GPUs; omit link_bandwidth",
+        ),
+        ((inside == "mesh") == bool(links), "inside mesh needs links, and no other inside has them"),
+        *((False, message) for message in _wrong_links(gpus, links or ())),
         (not in_switch_reduction or inside == "nvswitch", "in_switch_reduction needs inside nvswitch"),
         (slots <= gpus, f"got pcie_switches {slots}; must be at most gpus {gpus}"),
         (tree or slots >= 1, f"got pcie_switches 0; inside {inside} needs at least 1"),
@@ -162,8 +182,22 @@ def _check(
             nics <= gpus,
             (f"got nics {nics}; must be at most gpus {gpus}; write several cards of a GPU as a single faster card"),
         ),
-        (not tree or nics <= places, f"got nics {nics}; inside pcie has room for {places} cards, one per switch"),
+        (not tree or nics <= places, f"got nics {nics}; inside {inside} has room for {places} cards, one per switch"),
     )
+
+
+def _wrong_links(gpus: int, links: Links) -> Iterator[str]:
+    """Yield a message for each entry of `links` that is no pair of GPUs with a count, or a pair that came before."""
+    before = set[frozenset[int]]()
+    for link in links:
+        got, pair = f"got link {list(link)}", frozenset(link[:2])
+        if len(link) != 3 or len(pair) < 2 or link[2] < 1:
+            yield f"{got}; must be [a, b, count]: two places of GPUs, and the number of links between them"
+        elif max(pair) >= gpus:
+            yield f"{got}; places of {gpus} GPUs are 0 to {gpus - 1}"
+        elif pair in before:
+            yield f"{got}; the pair has links already; write a pair once, with all of its links"
+        before.add(pair)
 
 
 def _note_nodes(graph: Graph, node: Node, count: int, *, in_switch_reduction: bool) -> None:
@@ -181,6 +215,7 @@ def limits(
     gpus: int,
     inside: NodeInterconnect,
     link_bandwidth: float | None = None,
+    links: Links | None = None,
     in_switch_reduction: bool = False,
     hosts: int = 2,
     pcie_switches: int | None = None,
@@ -194,7 +229,7 @@ def limits(
     The number of GPUs has no limit if nodes have network cards and `nodes` is not given.
     """
     slots = _slots(gpus, inside, pcie_switches)
-    _check(gpus, inside, link_bandwidth, slots, hosts, nics, in_switch_reduction=in_switch_reduction)
+    _check(gpus, inside, link_bandwidth, links, slots, hosts, nics, in_switch_reduction=in_switch_reduction)
     # Without network cards, only a single node is possible.
     most = 1 if nics == 0 else nodes
     return TopologyLimits(
@@ -211,6 +246,7 @@ def size(
     *,
     gpus: int,
     inside: NodeInterconnect,
+    links: Links | None = None,
     hosts: int = 2,
     pcie_switches: int | None = None,
     fabric: FabricKind = "rail",
@@ -223,6 +259,7 @@ def size(
     count = -(-world_size // gpus)
     outside = count > 1 or servers > 0
     # The node and the network report their sizes; a test compares the sum with the built graph.
-    each = node_size(gpus, inside, hosts, _slots(gpus, inside, pcie_switches), nics if outside else 0)
+    slots = _slots(gpus, inside, pcie_switches)
+    each = node_size(gpus, inside, hosts, slots, nics if outside else 0, len(links or ()))
     network = fabric_size(fabric, nodes_per_leaf, spines, nics, count, servers) if outside else GraphSize(0, 0)
     return GraphSize(count * each.vertices + network.vertices, count * each.cables + network.cables)
