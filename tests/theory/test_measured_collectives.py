@@ -100,15 +100,16 @@ def test_what_is_asked_for_as_auto_is_what_the_machine_runs(name: str) -> None:
 @pytest.mark.parametrize("operation", GATHERS)
 @pytest.mark.parametrize("topology", SWEPT)
 def test_gathers_over_two_to_eight_gpus_of_a_node_have_one_fit(topology: str, operation: str) -> None:
-    """From 1 MiB up; two GPUs get less of large gathers than more GPUs do, and nobody knows why."""
+    """From 1 MiB up; two GPUs get less of large gathers than more GPUs do, and over PCIe few get more than eight."""
+    over_pcie = topology == "rtx_pro_server"
     for held in gather_sweeps(topology, operation):
         algorithm, rows = shipped_rows(held.sweep, held.topology)
         assert algorithm == GATHERS[operation]
-        two = held.sweep.world_size == 2
-        assert off(rows) <= (0.27 if two else 0.15)
-        assert abs(rows[-1].error) <= (0.35 if two else 0.12)
+        few = held.sweep.world_size < (8 if over_pcie else 4)
+        assert off(rows) <= ((0.40 if over_pcie else 0.27) if few else 0.15)
+        assert abs(rows[-1].error) <= (0.45 if few else 0.12)
         # Below 1 MiB the start-up and the steps count.
-        assert median(abs(row.error) for row in rows if row not in large(rows)) <= 0.20
+        assert median(abs(row.error) for row in rows if row not in large(rows)) <= (0.40 if over_pcie else 0.20)
 
 
 @pytest.mark.parametrize("operation", GATHERS)

@@ -36,7 +36,14 @@ _ROOT: Final = 0.5
 # between every pair of ranks.
 GATHERS: Final = {"all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "direct"}
 # GPUs with such sweeps, by topology.
-SWEPT: Final = {"dgx_a100": "a100", "dgx_h100": "h100", "dgx_h200": "h200", "dgx_b200": "b200", "gb200_nvl72": "gb200"}
+SWEPT: Final = {
+    "dgx_a100": "a100",
+    "dgx_h100": "h100",
+    "dgx_h200": "h200",
+    "dgx_b200": "b200",
+    "gb200_nvl72": "gb200",
+    "rtx_pro_server": "rtx_pro_6000",
+}
 _ABSENT: Final = "not measured here"
 # Weight of a sweep over all GPUs, half and a quarter of them, and of large arrays [B].
 _WEIGHTS: Final = (1.0, 0.4, 0.15)
@@ -80,7 +87,8 @@ def gather_fit(topology: str, operation: str) -> MachineCollective:
     weight_of = {most // 2**halved: weight for halved, weight in enumerate(_WEIGHTS)}
     weights = np.array([weight_of[int(n)] for n in ranks]) * np.where(sizes >= _LARGE, _WEIGHT_OF_LARGE, 1.0)
     cluster = build(topology, most)
-    link, hop = cluster.gpus[0].scale_up_bandwidth, cluster.route(*cluster.ranks[:2]).latency
+    gpu, hop = cluster.gpus[0], cluster.route(*cluster.ranks[:2]).latency
+    link = gpu.scale_up_bandwidth or gpu.host_bandwidth
     hops = hop * np.where(GATHERS[operation] == "direct", 1.0, ranks - 1.0)
 
     def errors(constants: Floats) -> Floats:
