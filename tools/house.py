@@ -402,7 +402,7 @@ class Figure:
 FIGURES: Final[Mapping[str, Figure]] = {
     # Lines and modules rose when programs and hosts of frameworks came, whose switches still stand, with Mamba-2, with
     # the command that prints a program and its proof, and with the records of frameworks' constants.
-    "lines": Figure(lines, 116_760, 100_000),
+    "lines": Figure(lines, 116_782, 100_000),
     "modules": Figure(modules, 780, 640),
     "fields written twice": Figure(fields_twice, 14, 0),
     "records of more than 20 fields": Figure(large_records, 5, 0),
