@@ -400,7 +400,6 @@ class Figure:
 
 
 FIGURES: Final[Mapping[str, Figure]] = {
-    # Lines and modules rose when programs and hosts of frameworks came, whose switches still stand, with Mamba-2, with
     # Lines rose when programs and hosts of frameworks came, whose switches still stand, with Mamba-2, the command that
     # prints a program and its proof, records of frameworks' constants, more formats of machines, and rings over meshes.
     "lines": Figure(lines, 116_850, 100_000),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,8 @@ from simulator.cluster.cards import card_on_route
 from simulator.cluster.cluster import Cluster
 
 _NO_NODE = -1
+# A cap below this share of a rank's part of its card is not the card's: fitted caps of cards are 0.96 to 1 of it.
+_FAR_BELOW: Final = 0.15
 
 
 def nodes_of(node_of: Mapping[int, int], group: Sequence[int], participants: int) -> Ints:
@@ -47,12 +50,13 @@ def rate_caps(node: Ints, src: npt.NDArray[Any], dst: npt.NDArray[Any], inside: 
     return np.where(_stays_inside(node[src], node[dst]), inside, between)
 
 
-def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
+def spare_of_cards(cluster: Cluster, group: Sequence[int], cap: float = inf) -> float:
     """Return the factor by which to multiply the machine's cap on a flow between nodes for a group; 1: no increase.
 
     The cap is fitted to bandwidths measured while every GPU of a node sends. If only some of the ranks whose GPUs use a
     network card are in the group, these ranks share the whole bandwidth of the card equally. The card with the most
-    ranks of the group decides.
+    ranks of the group decides. A `cap` far below a rank's share of its card is no card's: then the node bounds what its
+    GPUs send together, and the ranks of the group share that equally.
 
     Two GPUs of a p4de share a network card:
 
@@ -67,14 +71,20 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
     1.0
     """
     node_of = cluster.node_of()
+    in_node = Counter(node_of.get(rank, _NO_NODE) for rank in group)
     # The node with the most ranks of the group decides.
-    number, members = Counter(node_of.get(rank, _NO_NODE) for rank in group).most_common(1)[0]
+    number, members = in_node.most_common(1)[0]
     # Groups without nodes or inside a single node send nothing over network cards.
     if number == _NO_NODE or members == len(group):
         return 1.0
     card_of = cluster.remember((spare_of_cards, number), partial(cards_of, cluster, number), len)
     taking_part = Counter(card_of[rank] for rank in group if node_of.get(rank) == number)
-    return max(Counter(card_of.values()).values()) / max(taking_part.values())
+    sharing = max(Counter(card_of.values()).values())
+    away = next(rank for rank in group if node_of.get(rank) not in (number, None))
+    first = cluster.nodes[number][0]
+    if cap < _FAR_BELOW * cluster.route(cluster.ranks[first], cluster.ranks[away]).bandwidth / sharing:
+        return (cluster.node_size or len(card_of)) / min(in_node.values())
+    return sharing / max(taking_part.values())
 
 
 def cards_of(cluster: Cluster, number: int) -> dict[int, str]:

@@ -12,10 +12,13 @@ from typing import Final
 
 from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Algorithm, CollectiveRequest
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Algorithm, Auxiliary, CollectiveRequest
 
 # Ring step over the network, in NCCL's own model for its Simple protocol [s] (src/graph/tuning.cc, hwLat).
 NETWORK_STEP: Final = 14e-6
+# Nodes with more GPUs are racks. In a rack, the half size of sums in switches falls with the GPUs that take part (docs/
+# measured.md: 4 of 72 GB200); over 2 and 4 of 8 H100, no smaller half size was measured.
+_MOST_IN_A_BOX: Final = 8
 
 
 def runs(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -> MachineCollective | None:
@@ -47,7 +50,7 @@ def constants(
 
     # Stable: among constants of one algorithm the nearest operation comes first.
     measured = min(candidates, key=unlike)
-    reference = ALGORITHMS.find(measured.algorithm)
+    reference, measured = ALGORITHMS.find(measured.algorithm), _in_a_rack(cluster, request, measured)
     if reference is algorithm:
         return measured
     # A machine with a measured `cross_step` already pays for each step between nodes (`MachineCollective.latency`).
@@ -68,8 +71,9 @@ def caps_of(
 ) -> tuple[float, float]:
     """Return (inside, across): a rank's highest sending rates in its node and to other nodes [B/s]; inf if unknown.
 
-    Constants over several nodes that were measured on another machine reflect only its network cards. The rate inside
-    is then also at most the rate of a group within one node (the lower of both counts).
+    Constants over several nodes that were measured on another machine, and those over racks without a rate inside,
+    reflect only the network. The rate inside is then also at most the rate of a group within one node (the lower of
+    both counts). 16 B200 in two nodes were fitted without this bound.
 
     Parameters
     ----------
@@ -85,11 +89,22 @@ def caps_of(
     factor = machine.factor(nbytes)
     inside, across = machine.rate_cap * factor, machine.cross_rate_cap * factor
     in_node = cluster.in_node.get(request.operation)
-    if in_node is not None and len(request.nodes) > 1 and machine.borrowed:
+    of_network = machine.borrowed or (machine.rate_cap == inf and (cluster.node_size or 0) > _MOST_IN_A_BOX)
+    if in_node is not None and len(request.nodes) > 1 and of_network:
         share = algorithm.share_of_ring / ALGORITHMS.find(in_node.algorithm).share_of_ring
-        inside = min(inside, in_node.rate_cap * share * in_node.factor(nbytes))
+        inside = min(inside, in_node.rate_cap * share * _in_a_rack(cluster, request, in_node).factor(nbytes))
     # Caps between nodes are fitted with every GPU of a node sending; fewer ranks per network card get a larger share.
-    return inside, across if across == inf else across * spare_of_cards(cluster, group)
+    return inside, across if across == inf else across * spare_of_cards(cluster, group, machine.cross_rate_cap)
+
+
+def _in_a_rack(cluster: Cluster, request: CollectiveRequest, machine: MachineCollective) -> MachineCollective:
+    """Return constants for the GPUs of a rack that take part: each asks a switch for the sum of its part of the array,
+    and fewer GPUs have larger parts.
+    """
+    size, parts = cluster.node_size or 0, max(map(len, request.nodes), default=request.world_size)
+    if size <= _MOST_IN_A_BOX or ALGORITHMS.find(machine.algorithm).auxiliary is not Auxiliary.SWITCHES:
+        return machine
+    return replace(machine, half_size=machine.half_size * parts / size)
 
 
 def source_of(cluster: Cluster, machine: MachineCollective | None) -> str:

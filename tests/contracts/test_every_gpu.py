@@ -176,7 +176,7 @@ def test_modules_fit_the_machine_of_their_form() -> None:
         "dgx_h100",
         "hgx_h800",
         "dgx1_v100",
-        "gb200_nvl72",
+        "gb300_nvl72",
         "mi325x_box",
         "geforce_server",
         "pcie_server",

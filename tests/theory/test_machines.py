@@ -85,7 +85,8 @@ def test_a_rank_that_is_alone_at_its_card_has_the_caps_of_all_that_share_it() ->
 @pytest.mark.parametrize(
     ("name", "sharing"),
     [
-        ("dgx_a100", 1), ("dgx_b200", 1), ("dgx_b300", 1), ("dgx_h100", 1), ("gb200_nvl72", 1), ("mi300x_box", 1),
+        ("dgx_a100", 1), ("dgx_b200", 1), ("dgx_b300", 1), ("dgx_h100", 1), ("gb200_nvl72", 1), ("gb300_nvl72", 1),
+        ("mi300x_box", 1),
         ("aws_p5", 1), ("aws_p4de", 2), ("a100_roce_4x100g", 2), ("dgx1_v100", 2), ("dgx2", 2), ("v100_nvlink_4", 2),
         ("hgx_a100_4", 1), ("rtx_pro_server", 2),
     ],
@@ -152,6 +153,39 @@ def test_no_number_of_nodes_is_faster_than_one(name: str, operation: str) -> Non
     more = () if size > 8 else (3 * size, 4 * size, 8 * size, 3 * size + size // 2)
     for ranks in (2 * size, size + 8 if size > 8 else size + size // 2, *more):
         assert simulated(name, ranks, operation, 2**32) >= one * (1 - 1e-9), ranks
+
+
+@pytest.mark.parametrize("name", ["gb200_nvl72", "gb300_nvl72"])
+@pytest.mark.parametrize("nbytes", [2**12, 2**20, 2**26, 2**30, 2**33])
+def test_two_racks_are_never_faster_than_one(name: str, nbytes: int) -> None:
+    assert simulated(name, 144, "all_reduce", nbytes) >= simulated(name, 72, "all_reduce", nbytes)
+
+
+def test_a_rank_over_nodes_has_at_most_the_rate_of_its_node() -> None:
+    """Constants over nodes that know of cards alone; those of the node know the rest."""
+    one, two = build("gb200_nvl72", 72), build("gb200_nvl72", 144)
+    (alone,), (joined,) = (
+        planned(cluster, "nvls", CollectiveRequest("all_reduce", cluster.world_size, 2**30)).ops
+        for cluster in (one, two)
+    )
+    assert joined.caps.inside == pytest.approx(alone.caps.inside)
+    assert joined.caps.inside == pytest.approx(490e9 / (1 + (221e6 / 2**32) ** 0.5814))
+
+
+@pytest.mark.parametrize(("in_rack", "racks"), [(72, 2), (36, 2), (4, 3), (1, 2)])
+def test_what_a_rack_sends_is_shared_by_the_gpus_that_send(in_rack: int, racks: int) -> None:
+    """6.1 GB/s of a card's 50 are the rack's, not the card's: half of the GPUs have twice as much each."""
+    cluster = build("gb200_nvl72", racks * 72)
+    group = [rack * 72 + gpu for rack in range(racks) for gpu in range(in_rack)]
+    assert spare_of_cards(cluster, group, 6.1e9) == pytest.approx(72 / in_rack)
+    assert spare_of_cards(cluster, group, 49.88e9) == 1.0
+
+
+def test_four_gpus_of_each_rack_use_all_of_their_cards() -> None:
+    """Measured on three racks with four GPUs each: 197 GB/s by rings, 234 by trees (NVIDIA/nccl, issue 1801)."""
+    group = tuple(rack * 72 + gpu for rack in range(3) for gpu in range(4))
+    rate = 2 * 11 / 12 * 2**33 / simulated("gb200_nvl72", 216, "all_reduce", 2**33, group)
+    assert rate == pytest.approx(234e9, rel=0.12)
 
 
 @pytest.mark.long

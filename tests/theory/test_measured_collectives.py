@@ -17,7 +17,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.topology_file import load_topology
 from tools.validation.measured_collectives import measured_sweep, measured_sweeps
-from tools.validation.over_nodes import over_nodes
+from tools.validation.over_nodes import BUSY, RACKS, OverNodes, over_nodes
 from tools.validation.shipped_machines import (
     FITTED,
     GATHERS,
@@ -51,12 +51,33 @@ def test_the_played_all_reduce_is_within_five_percent_of_the_measured(name: str)
 
 @pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
 def test_gathers_over_one_to_64_nodes_are_inside_their_bands(operation: str) -> None:
-    rows = [row for row in over_nodes() if row.operation == operation]
+    rows = [row for row in over_nodes(BUSY) if row.operation == operation]
     assert [row.nodes for row in rows] == [1, 2, 4, 8, 16, 32, 64]
     for row in rows:
         played = row.played()
         assert row.low <= played <= row.high
         assert row.nodes > 8 or abs(played / row.mean - 1.0) <= 0.25
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        # Each simulation of twenty racks takes half a minute.
+        pytest.param(
+            row, id=f"{row.nodes} racks {row.nbytes >> 20} MiB", marks=pytest.mark.long if row.nodes > 2 else ()
+        )
+        for row in over_nodes(RACKS)
+    ],
+)
+def test_a_sum_over_racks_is_within_ten_percent_of_the_measured(row: OverNodes) -> None:
+    assert row.played() == pytest.approx(row.mean, rel=0.10)
+
+
+@pytest.mark.parametrize(("size", "rate"), [(1, 80.48), (4, 146.27), (32, 422.62), (512, 618.74), (8192, 679.61)])
+def test_a_sum_over_four_gpus_of_a_rack_has_the_half_size_of_four(size: int, rate: float) -> None:
+    """Sizes in MiB and bus bandwidths in GB/s: Azure/AI-benchmarking-guide@2a370be6, ND_GB200_v6_results.md, ring."""
+    row = OverNodes(RACKS, "all_reduce", 1, 4, size << 20, rate * 1e9, 0.0, 0.0, "")
+    assert row.played() == pytest.approx(row.mean, rel=0.20)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from tools.validation.machines_text import (
     GATHER,
     GATHER_WHY,
     OVER_NODES,
+    OVER_RACKS,
     UNMEASURED,
     UNMEASURED_WHY,
     WHY,
@@ -36,7 +37,7 @@ from tools.validation.machines_text import (
 )
 from tools.validation.measured_collectives import MeasuredSweep, measured_sweeps
 from tools.validation.network_errors import network_errors, unmeasured_table, write_network_errors
-from tools.validation.over_nodes import over_nodes
+from tools.validation.over_nodes import BUSY, RACKS, over_nodes
 from tools.validation.shipped_machines import FITTED, GATHERS, SWEPT, gather_sweeps
 
 # Name of each fitted sweep on the page.
@@ -72,6 +73,7 @@ def write(folder: Path, unmeasured: Sequence[NetworkError]) -> None:
         _borrowed(sweeps),
         UNMEASURED + unmeasured_table(unmeasured).markdown() + UNMEASURED_WHY,
         _over_nodes(),
+        _racks(),
         AFTER + _sources(sweeps),
     ]
     (folder / "measured.md").write_text("\n".join(parts), encoding="utf-8")
@@ -207,7 +209,7 @@ def _xla(sweeps: Sequence[MeasuredSweep], known: Sequence[str] | None = None) ->
 
 def _over_nodes() -> str:
     lines = []
-    for row in over_nodes():
+    for row in over_nodes(BUSY):
         played = row.played()
         inside = "inside" if row.low <= played <= row.high else "outside"
         figures = [f"{rate / 1e9:.0f}" for rate in (row.mean, row.low, row.high, played)]
@@ -215,6 +217,15 @@ def _over_nodes() -> str:
     head = ["operation", "nodes of 8 H100", "mean [GB/s]", "band from", "to", "simulated [GB/s]", "off the mean",
             "band"]  # fmt: skip
     return OVER_NODES + _table(head, lines)
+
+
+def _racks() -> str:
+    lines = []
+    for row in over_nodes(RACKS):
+        played = row.played()
+        rates = [f"{rate / 1e9:.0f}" for rate in (row.mean, played)]
+        lines.append([str(row.nodes), format_bytes(row.nbytes), *rates, f"{played / row.mean - 1:+.0%}"])
+    return OVER_RACKS + _table(["racks", "size", "measured [GB/s]", "simulated [GB/s]", "off"], lines)
 
 
 def _sources(sweeps: Mapping[str, MeasuredSweep]) -> str:

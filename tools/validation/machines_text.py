@@ -106,6 +106,20 @@ from aws_p5.
 
 """
 
+OVER_RACKS: Final = """## Over racks
+
+The table shows sums of nccl-tests over one, two and twenty GB200 NVL72 (`gb200_nvl72`, coreweave/nccl-tests). Two
+constants were fitted to one rack, and four by hand to two and twenty racks together; none of these sizes is below 512
+MiB. Inside a rack, a sum over several racks has the rate of one rack. Between racks, all GPUs of a rack together reach
+the bandwidth of some nine of its 72 cards. Fewer GPUs of a rack share this bandwidth, up to that of their own cards.
+
+In a rack, the half size of sums in its switches falls with the number of GPUs that take part: each GPU asks for the sum
+of a larger part of the array. Sums over 4 GPUs, which were not fitted, take 6 % less to 22 % more than on Azure's nodes
+of 4 GB200 from 1 MiB on (Azure/AI-benchmarking-guide@2a370be6, ring). With the half size of a whole rack, 32 MiB would
+take three times as long as measured.
+
+"""
+
 AFTER: Final = """
 Notes on these tables: XLA's own all-reduce on 8 GPUs is slower than the fitted sweep; this part of an error comes from
 the choice of a source. Over nodes, sums take as many

@@ -1,6 +1,7 @@
 """How do rates fall with the number of nodes? The table catalog/measured/collectives_over_nodes.csv, and simulations.
 
-Every row names its source. A single size over many nodes shows a machine's trend, not its constants.
+Every row names its source. A single size over many nodes (`BUSY`) shows a machine's trend, not its constants; several
+sizes over racks (`RACKS`) show both.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from simulator.engine.play import play
 from simulator.report.numbers.summary import busbw_factor
 
 _FILE: Final = Path(__file__).parents[2] / "simulator" / "catalog" / "measured" / "collectives_over_nodes.csv"
+# Machines in the table.
+BUSY: Final = "hf_h100"
+RACKS: Final = "gb200_nvl72"
 _DTYPE: Final = "bfloat16"
 _ITEMSIZE: Final = 2
 
@@ -76,10 +80,10 @@ class OverNodes:
         return busbw_factor(self.operation, self.ranks) * self.nbytes
 
 
-def over_nodes() -> tuple[OverNodes, ...]:
-    """Read the table."""
+def over_nodes(topology: str) -> tuple[OverNodes, ...]:
+    """Read the rows of a machine."""
     with _FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(map(_row, csv.DictReader(file)))
+        return tuple(row for row in map(_row, csv.DictReader(file)) if row.topology == topology)
 
 
 def _row(cells: dict[str, str]) -> OverNodes:
