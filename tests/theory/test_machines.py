@@ -114,13 +114,18 @@ def test_what_a_rank_sends_to_several_at_once_shares_its_caps() -> None:
 
 def test_constants_of_another_algorithm_are_turned_by_what_libraries_reach() -> None:
     """NCCL: 0.85 of a ring's bandwidth in switches on Hopper, 14 us a step over the network (src/graph/tuning.cc)."""
-    cluster = build("dgx_h100", 16)
+
+    def with_sums_alone(ranks: int) -> Cluster:
+        cluster = build("dgx_h100", ranks)
+        return replace(cluster, collectives={"all_reduce": cluster.collectives["all_reduce"]}, in_node={})
+
+    cluster = with_sums_alone(16)
     sums = cluster.collectives["all_reduce"]
     (op,) = planned(cluster, "ring", CollectiveRequest("all_reduce", 16, ELEMENTS)).ops
     assert op.caps.inside == pytest.approx(sums.rate_cap / 0.85 * sums.factor(S))
     # A ring leaves each of two nodes once a round, as nvls does in its one level: no further step.
     assert op.startup == pytest.approx(sums.startup)
-    four = build("dgx_h100", 32)
+    four = with_sums_alone(32)
     (op,) = planned(four, "ring", CollectiveRequest("all_reduce", 32, ELEMENTS)).ops
     # Six steps from node to node against four.
     assert op.startup == pytest.approx(sums.startup + 2 * 14e-6)
