@@ -46,7 +46,9 @@ def constants(
 
     def unlike(candidate: MachineCollective) -> tuple[bool, bool]:
         other = ALGORITHMS.find(candidate.algorithm)
-        return other is not algorithm, other.share_of_ring != algorithm.share_of_ring
+        # In a node, all algorithms but sums in switches have the rates and steps of rings.
+        unlike_ring = len(request.nodes) < 2 and other.share_of_ring != algorithm.share_of_ring
+        return other is not algorithm, unlike_ring
 
     # Stable: among constants of one algorithm the nearest operation comes first.
     measured = min(candidates, key=unlike)
