@@ -26,7 +26,8 @@ def test_every_gpu_and_every_machine_with_constants_has_a_line(cli: Command) -> 
     assert list(document["kernels"]) == list(registry.names("gpu"))
     assert all(grade in GRADE_OR_NONE for grades in document["kernels"].values() for grade in grades.values())
     assert document["collectives"]["dgx_h100"]["all_gather"] == "measured"
-    assert document["collectives"]["dgx_h200"]["all_gather"] == "other_gpu"
+    assert document["collectives"]["dgx_h200"]["all_gather"] == "measured"
+    assert document["collectives"]["dgx_b300"]["all_gather"] == "other_gpu"
 
 
 def test_a_kernel_is_measured_on_a_gpu_exactly_where_its_file_has_a_fit(cli: Command) -> None:

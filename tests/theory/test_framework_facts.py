@@ -436,16 +436,16 @@ def test_an_exchange_of_all_with_all_has_one_port_and_a_rings_share_of_it(ranks:
     """H100s on one NVSwitch, 512 MiB: OpenXLA's table (collective_interpolator_data.h, sm_90) has 1,272 us over 4.
 
     Seven flows of a rank pass one port together, of which the machine's cap is; each by itself would fill it. Without
-    constants of its own, an exchange takes those of sums at the switch, with which NCCL counts on 0.85 of a ring's
-    bandwidth (src/graph/tuning.cc).
+    constants of its own, an exchange takes those of a ring of gathers, and without these those of sums at the switch,
+    with which NCCL counts on 0.85 of a ring's bandwidth (src/graph/tuning.cc).
     """
     cluster = build("dgx_h100", ranks)
     nbytes = 512 * 2**20
     task = Task(CollectiveRequest("all_to_all", ranks, nbytes // 4), "auto", tuple(range(ranks)))
-    sums, exchange = (cluster.collectives[name] for name in ("all_reduce", "all_to_all"))
-    others = {name: one for name, one in cluster.collectives.items() if name != "all_to_all"}
-    for known, constants, share in ((cluster, exchange, 1.0), (replace(cluster, collectives=others), sums, 0.85)):
-        made = plan(known, task)
+    sums, gather, exchange = (cluster.collectives[name] for name in ("all_reduce", "all_gather", "all_to_all"))
+    alone, others = {"all_reduce": sums}, {"all_reduce": sums, "all_gather": gather}
+    for held, constants, share in ((cluster.collectives, exchange, 1.0), (others, gather, 1.0), (alone, sums, 0.85)):
+        made = plan(replace(cluster, collectives=held), task)
         (op,) = made.ops
         assert op.startup == constants.startup
         assert op.caps.inside == pytest.approx(constants.rate_cap / share * constants.factor(nbytes) / (ranks - 1))

@@ -120,7 +120,7 @@ def test_a_baseline_that_is_named_stands_first() -> None:
     of = compared(SHARDED | {"baseline": {"training.sharding": "zero1"}, "answer": ["change"]})
     assert of.settings[0] == {"training.sharding": "zero1"}
     sentence = answer(of).sentences[0]
-    assert re.search(r"\bddp takes 13 % more time than zero1 \(.* ms instead of .* ms\)", sentence)
+    assert re.search(r"\bddp takes \d+ % more time than zero1 \(.* ms instead of .* ms\)", sentence)
     # The winner has the first clause.
     assert sentence.startswith("zero3 takes ")
 

@@ -301,7 +301,7 @@ def test_several_sweeps_become_one_topology_file_and_what_they_do_not_tell_is_sa
     assert check.median < 0.02
     text = machine_text(found)
     assert "not determined: reduce_scatter in one node: the constants of the topology file remain" in text
-    assert "not determined: all_to_all in one node: the constants of all_reduce apply" in text
+    assert "not determined: all_to_all in one node: the constants of the topology file remain" in text
     assert f"simulated, but not fitted: all_reduce on 4 ranks, {path}: median |error| " in text
     written = tmp_path / "machine.yaml"
     written.write_text(to_yaml(*found.fits))

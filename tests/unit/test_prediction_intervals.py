@@ -187,8 +187,8 @@ def test_ethernet_that_nobody_measured_is_less_sure_than_a_machine_that_somebody
     exposed = unknown.exposed_comm_time_s / unknown.step_time_s
     assert exposed > 0.8
     assert half(known) < 0.15
-    # Its buckets of 25 MiB take 15 ms and more: measured collectives of such a length take up to 1.54 times as long.
-    assert half(unknown) == pytest.approx(math.hypot(half(known), math.log(1 + exposed * 0.54)), rel=0.02)
+    # Its buckets of 25 MiB take 15 ms and more: measured collectives of such a length take up to 1.82 times as long.
+    assert half(unknown) == pytest.approx(math.hypot(half(known), math.log(1 + exposed * 0.82)), rel=0.02)
 
 
 def test_where_nothing_travels_no_network_counts() -> None:
