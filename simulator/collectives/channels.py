@@ -17,6 +17,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
+from simulator.cluster.caps import cards_of
+from simulator.cluster.cluster import Cluster
+
+# Most GPUs of a node for which rings over links are searched: those of a DGX-2 (NVIDIA, data sheet).
+MOST_IN_A_NODE: Final = 16
 # Most steps of a search: some tenths of a second.
 _MOST_TRIED: Final = 100_000
 
@@ -122,3 +127,46 @@ def with_ends(rings: Sequence[tuple[int, ...]], cards: Sequence[str], nodes: int
         del spare[best // len(cuts[best])]
         spare = spare or list(rings)
     return tuple(paths)
+
+
+def rings_over_links(
+    cluster: Cluster, group: tuple[int, ...], nodes: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """Return rings over the links between a group's GPUs in each node, as from `with_ends`; empty unless all nodes have
+    the same links, with at least two rings.
+
+    `nodes` holds the places of the group's ranks, node by node.
+    """
+    if not 2 <= len(nodes[0]) <= MOST_IN_A_NODE:
+        return ()
+    # Algorithms without nodes ignore what a request says of them.
+    if sum(map(len, nodes)) != len(group):
+        return ()
+    first, *others = (_lanes(cluster, [group[place] for place in node]) for node in nodes)
+    rings = disjoint_rings(first) if all(other == first for other in others) else ()
+    # A single pair of places, or a single ring, needs no choice.
+    if len(rings) < 2:
+        return ()
+    cards: list[str] = []
+    if len(nodes) > 1:
+        card_of = cards_of(cluster, cluster.node_of()[group[nodes[0][0]]])
+        cards = [card_of[group[place]] for place in nodes[0]]
+    return with_ends(rings, cards, len(nodes))
+
+
+def _lanes(cluster: Cluster, ranks: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the number of links between each two of several ranks: a cable's bandwidth in units of the GPU's links, or
+    else of the narrowest cable.
+    """
+    widths, gpu = cable_widths(cluster, ranks), cluster.gpus[ranks[0]]
+    narrowest = min((width for row in widths for width in row if width), default=1.0)
+    link = gpu.scale_up_bandwidth / gpu.facts.get("scale_up_links", 1)
+    # Bandwidths are measured or rounded: a link may be a few per cent wider or narrower.
+    unit = link if 0.0 < link < 1.1 * narrowest else narrowest
+    return tuple(tuple(round(width / unit) for width in row) for row in widths)
+
+
+def cable_widths(cluster: Cluster, ranks: Sequence[int]) -> list[list[float]]:
+    """Return the bandwidth of the cable between each two of several ranks [B/s]; 0 without a cable."""
+    graph, vertices = cluster.graph, [cluster.ranks[rank] for rank in ranks]
+    return [[graph[a][b]["bandwidth"] if a != b and b in graph[a] else 0.0 for b in vertices] for a in vertices]

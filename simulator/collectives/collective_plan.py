@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, ScheduleError
-from simulator.cluster.caps import cards_of
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import (
     ALGORITHMS,
@@ -23,7 +22,7 @@ from simulator.collectives.algorithm import (
     Auxiliary,
     CollectiveRequest,
 )
-from simulator.collectives.channels import disjoint_rings, with_ends
+from simulator.collectives.channels import MOST_IN_A_NODE, cable_widths, rings_over_links
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import caps_of, constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
@@ -37,8 +36,6 @@ from simulator.records.schedule import Schedule
 
 # Reason for an algorithm that a scenario names.
 AS_REQUESTED: Final = "as requested"
-# Most GPUs of a node for which a ring over the widest links is searched: those of a DGX-2 (NVIDIA, data sheet).
-_MOST_IN_A_NODE: Final = 16
 # Most pieces into which `auto` cuts an array: with more, start-ups count for more than what is gained.
 _PIECES: Final = 32
 
@@ -185,45 +182,12 @@ def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
     request = replace(request, mesh=all(_meshed(cluster, [task.group[place] for place in node]) for node in nodes))
     if request.rings or request.operation in ROOTED:
         return request
-    key = _rings_of, task.group, request.nodes
-    rings = cluster.remember(key, lambda: _rings_of(cluster, task.group, request), len(task.group))
+    # Over several nodes, a full mesh has the rings of `multi_ring`.
+    if request.mesh and len(nodes) > 1:
+        return request
+    key = rings_over_links, task.group, request.nodes
+    rings = cluster.remember(key, lambda: rings_over_links(cluster, task.group, nodes), len(task.group))
     return replace(request, rings=rings)
-
-
-def _rings_of(cluster: Cluster, group: tuple[int, ...], request: CollectiveRequest) -> tuple[tuple[int, ...], ...]:
-    """Return the rings over the links between the group's GPUs in each node; empty unless nodes have them alike.
-
-    Over several nodes, a full mesh has the rings of `multi_ring`.
-    """
-    nodes = request.nodes or (tuple(range(request.world_size)),)
-    if not 2 <= len(nodes[0]) <= _MOST_IN_A_NODE or (request.mesh and len(nodes) > 1):
-        return ()
-    # Algorithms without nodes ignore what a request says of them.
-    if sum(map(len, nodes)) != len(group):
-        return ()
-    first, *others = (_lanes(cluster, [group[place] for place in node]) for node in nodes)
-    rings = disjoint_rings(first) if all(other == first for other in others) else ()
-    # A single pair of places, or a single ring, needs no choice.
-    if len(rings) < 2:
-        return ()
-    cards: list[str] = []
-    if len(nodes) > 1:
-        card_of = cards_of(cluster, cluster.node_of()[group[nodes[0][0]]])
-        cards = [card_of[group[place]] for place in nodes[0]]
-    return with_ends(rings, cards, len(nodes))
-
-
-def _lanes(cluster: Cluster, ranks: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the number of links between each two of several ranks: a cable's bandwidth in units of the GPU's links, or
-    else of the narrowest cable.
-    """
-    graph, vertices, gpu = cluster.graph, [cluster.ranks[rank] for rank in ranks], cluster.gpus[ranks[0]]
-    widths = [[graph[a][b]["bandwidth"] if a != b and b in graph[a] else 0.0 for b in vertices] for a in vertices]
-    narrowest = min((width for row in widths for width in row if width), default=1.0)
-    link = gpu.scale_up_bandwidth / gpu.facts.get("scale_up_links", 1)
-    # Bandwidths are measured or rounded: a link may be a few per cent wider or narrower.
-    unit = link if 0.0 < link < 1.1 * narrowest else narrowest
-    return tuple(tuple(round(width / unit) for width in row) for row in widths)
 
 
 def _on_links(cluster: Cluster, task: Task, name: str) -> Task:
@@ -242,11 +206,10 @@ def _on_links(cluster: Cluster, task: Task, name: str) -> Task:
 
 def _wider_order(cluster: Cluster, group: tuple[int, ...]) -> tuple[int, ...]:
     """Return the order of a ring over wider links than those of the given order; empty if none is found."""
-    if len(group) > _MOST_IN_A_NODE:
+    if len(group) > MOST_IN_A_NODE:
         return ()
-    graph, vertices = cluster.graph, [cluster.ranks[rank] for rank in group]
-    widths = [[graph[a][b]["bandwidth"] if a != b and b in graph[a] else 0.0 for b in vertices] for a in vertices]
-    narrowest = min(widths[place - 1][place] for place in range(len(vertices)))
+    widths = cable_widths(cluster, group)
+    narrowest = min(widths[place - 1][place] for place in range(len(group)))
     order = widest_order(widths)
     return order if order and narrowest < min(widths[a][b] for a, b in pairwise([*order, order[0]])) else ()
 
