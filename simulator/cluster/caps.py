@@ -55,8 +55,8 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int], cap: float = inf) -> 
 
     The cap is fitted to bandwidths measured while every GPU of a node sends. If only some of the ranks whose GPUs use a
     network card are in the group, these ranks share the whole bandwidth of the card equally. The card with the most
-    ranks of the group decides. A `cap` far below a rank's share of its card is no card's: then the node bounds what its
-    GPUs send together, and the ranks of the group share that equally.
+    ranks of the group decides. A `cap` [B/s] below 0.15 of a rank's share of its card does not come from the card:
+    then all GPUs of a node together were limited, and the ranks of the group share this limit equally.
 
     Two GPUs of a p4de share a network card:
 

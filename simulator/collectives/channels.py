@@ -92,22 +92,24 @@ def _rings(left: list[list[int]], steps: Iterator[int]) -> Iterator[tuple[int, .
 
 
 def with_ends(rings: Sequence[tuple[int, ...]], cards: Sequence[str], nodes: int) -> tuple[tuple[int, ...], ...]:
-    """Return rings of a node as paths from the place where data enters it to the place where data leaves it, as many
-    for each network card.
+    """Return rings opened into paths: data enters a node at a path's first GPU and leaves it at the last one.
+
+    Equally many paths begin, and equally many end, at each network card where the rings allow it.
 
     Parameters
     ----------
     rings : sequence of tuples
-        Rings as from `disjoint_rings`.
+        Rings as from `disjoint_rings`: GPUs of a node by number.
     cards : sequence of str
-        Card of each place.
+        Network card of each GPU.
     nodes : int
-        Number of nodes; a single node needs no ends.
+        Number of nodes. With a single node, the rings are returned as they are.
 
     Notes
     -----
-    A ring is cut at the cards that the fewest rings have so far, and there between neighbours with the same card if it
-    has any. With fewer rings than cards, rings run more than once.
+    Each ring is opened between two neighbours whose cards have the fewest ends so far, preferably at one card. There
+    are as many paths as the largest multiple of the number of cards with that many rings; with fewer rings than cards,
+    there is a path for each card, and rings are used again.
 
     >>> with_ends([(0, 1, 2, 3), (0, 3, 2, 1)], ["a", "a", "b", "b"], 2)
     ((1, 2, 3, 0), (2, 1, 0, 3))
@@ -132,10 +134,18 @@ def with_ends(rings: Sequence[tuple[int, ...]], cards: Sequence[str], nodes: int
 def rings_over_links(
     cluster: Cluster, group: tuple[int, ...], nodes: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return rings over the links between a group's GPUs in each node, as from `with_ends`; empty unless all nodes have
-    the same links, with at least two rings.
+    """Return rings that use only links between a group's GPUs of one node, cut into paths by `with_ends`.
 
-    `nodes` holds the places of the group's ranks, node by node.
+    The same rings hold for every node; each visits all GPUs of the group in the node, by their number in it, from 0.
+    The result is empty if nodes differ in the number of links between any two of these GPUs, or if fewer than two rings
+    are found: a single ring needs no choice.
+
+    Parameters
+    ----------
+    group : tuple of int
+        Ranks of the group.
+    nodes : sequence of tuple of int
+        For each node, the indices in `group` of its ranks.
     """
     if not 2 <= len(nodes[0]) <= MOST_IN_A_NODE:
         return ()
