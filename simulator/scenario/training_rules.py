@@ -472,19 +472,16 @@ def _precision_of_gpu(
         return
     dtype = shape.precision.resolved()
     # With an automatic matmul dtype, both keys mean the same dtype: report it once, at `params`.
-    dtype_of = (
-        {"params": dtype.params}
-        if shape.precision.matmul in ("auto", dtype.params)
-        else {
-            "params": dtype.params,
-            "matmul": dtype.matmul,
-        }
-    )
+    dtype_of = {"precision.params": dtype.params}
+    if shape.precision.matmul not in ("auto", dtype.params):
+        dtype_of["precision.matmul"] = dtype.matmul
+    if shape.lora.rank:
+        dtype_of["lora.dtype"] = shape.lora.dtype
     for key, name in dtype_of.items():
         if name not in gpu.peak_flops:
             able = ", ".join(sorted(d for d in gpu.peak_flops if dtypes.find(d, stored=False).is_float))
             message = f"got {name!r}, which {gpu.name} does not support; one of {able}"
-            yield _conflict(f"precision.{key}", message, "cluster.gpu", "cluster.topology")
+            yield _conflict(key, message, "cluster.gpu", "cluster.topology")
 
 
 @cache

@@ -571,6 +571,10 @@ def test_a_gpu_that_cannot_compute_in_the_dtype_is_told() -> None:
         "float64"
     ]
     assert loaded({"precision": "fp16"}, cluster=cluster).precision.params == "float16"
+    adapters = {"precision": "fp16", "lora": {"rank": 8, "dtype": "bfloat16"}}
+    assert told(with_keys(adapters, cluster=cluster)) == [
+        "training.lora.dtype: got 'bfloat16', which v100_sxm_32gb does not support; one of float16, float32, float64"
+    ]
 
 
 def test_a_broken_rule_of_a_point_is_told_at_its_axis() -> None:
