@@ -105,6 +105,7 @@ def _optimizer(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
 
 def _without_numbers(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if shape.numerics:
+        yield ("training", "cuda_graphs"), "no kernel of a real training waits for a host"
         if not any(fault.what == "stopped" for fault in shape.faults):
             yield ("training", "learning", "checkpoint"), "no rank stops; add {step: 2, what: stopped} to faults"
         # An own optimizer's update gets every constant.

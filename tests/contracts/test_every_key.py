@@ -151,7 +151,10 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "cluster.events.[].lasts": ({"rank": 0, "lasts": "2 ms"}, {"link": "*", "lasts": "2 ms"}),
     "cluster.events.[].every": ({"rank": 0} | _FLAPS, {"link": "*"} | _FLAPS),
     "cluster.events.[].times": ({"rank": 0} | _FLAPS, {"link": "*"} | _FLAPS),
-    "cluster.events.[].reroute_after": ({"link": "*", "lasts": "2 ms", "reroute_after": "1 ms"},),
+    # Where hosts are slow, the first transfers come late.
+    "cluster.events.[].reroute_after": tuple(
+        {"link": "*", "lasts": f"{2 * time} ms", "reroute_after": f"{time} ms"} for time in (1, 100)
+    ),
     "cluster.storage": ("10 MB/s",),
     "training.checkpoint_traffic": ("sharded", "none"),
     "cluster.watchdog": ("1 ns",),
@@ -159,6 +162,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "cluster.jitter.latency": (0.5,),
     "cluster.placement.gpus_per_node": (4,),
     "cluster.ecmp.hash": (3,),
+    "cluster.transport": ("tcp",),
     "collective.operation": ("reduce_scatter", "scatter"),
     "collective.algorithm": ("naive", "tree"),
     "collective.size": ("8 KiB",),
@@ -304,6 +308,7 @@ ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     "training.learning.checkpoint": ("stopped", "real", "ddp", "uncoordinated"),
     "cluster.placement.gpus_per_node": ("alone", "nodes"),
     "cluster.ecmp.hash": ("exchange", "ring", "alone"),
+    "cluster.transport": ("nodes", "hybrid"),
     "cluster.link_factors": ("ring", "buffer", "chain", "nodes", "hybrid", "ddp", "alone", "pushed", "real"),
     "training.allocator": ("large",),
     "training.use_cache": ("recomputed", "ddp", "piped", "layers", "real"),
