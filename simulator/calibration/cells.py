@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from simulator.basics import counts, registry
-from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.errors import ScenarioError, in_lines, one_of
 from simulator.basics.input_files import read_text
+
+Record = TypeVar("Record", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,42 @@ def filled(cells: Mapping[Any, Any], head: list[str]) -> dict[str, str]:
     if None in cells or (cells.get("") or "").strip():
         raise ValueError(f"got more cells than the {len(list(filter(None, head)))} columns")
     return {name: text.strip() for name, text in cells.items() if text and text.strip()}
+
+
+def read_records(
+    path: Path, lines: CsvLines, record: type[Record], column: Mapping[str, str], what: str
+) -> tuple[Record, ...]:
+    """Return a record for each line of a CSV file, from the columns in `column`, which gives each column's field.
+
+    Raises
+    ------
+    ScenarioError
+        A line for each fault: file, line, column, allowed values; or the file has no rows, each of which is `what`.
+    """
+    rows, faults = [], []
+    for number, cells in lines.lines:
+        try:
+            entries = filled(cells, lines.head).items()
+            rows.append(record(**{column[name]: cell for name, cell in entries if name in column}))
+        except ValidationError as error:
+            faults += [f"{path} line {number}: {_fault(fault)}" for fault in error.errors()]
+        except ValueError as error:
+            faults.append(f"{path} line {number}: {error}")
+    if not rows and not faults:
+        faults.append(f"{path}: has no rows; the first line names columns, every further line is {what}")
+    if faults:
+        raise ScenarioError(in_lines(faults))
+    return tuple(rows)
+
+
+def _fault(error: Any) -> str:
+    text = error["msg"].removeprefix("Value error, ")
+    # Contradictions between cells name their column themselves.
+    if not error["loc"]:
+        return str(text)
+    if error["type"] == "missing":
+        return f"{error['loc'][0]}: is empty; every line needs a value"
+    return f"{error['loc'][0]}: got {error['input']!r}; {text}"
 
 
 def entry(kind: registry.Kind, *more: str) -> AfterValidator:

@@ -60,9 +60,13 @@ def summaries(predictions: Sequence[KernelPrediction]) -> tuple[KernelErrors, ..
 
 
 def _summary(gpu: str, group: str, errors: Sequence[float]) -> KernelErrors:
+    return KernelErrors(gpu, group, len(errors), *error_figures(errors))
+
+
+def error_figures(errors: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median and the 90 % quantile of the sizes of relative errors, and their median with signs."""
     sizes = sorted(map(abs, errors))
-    most = sizes[min(len(sizes) - 1, int(_MOST * len(sizes)))]
-    return KernelErrors(gpu, group, len(errors), median(sizes), most, median(errors))
+    return median(sizes), sizes[min(len(sizes) - 1, int(_MOST * len(sizes)))], median(errors)
 
 
 def error_table(family: str, errors: Sequence[KernelErrors]) -> Table:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
-
-from pydantic import ValidationError
+from typing import Final
 
 from simulator.basics.errors import ScenarioError, in_lines, one_of
 from simulator.basics.measured_tables import FOLDER
-from simulator.calibration.cells import filled, read_cells
+from simulator.calibration.cells import read_cells, read_records
 from simulator.calibration.measured_kernels import FAMILIES, MeasuredKernel
 
 # Columns of the sources' own tables, and of written predictions, that no record has.
@@ -54,21 +52,8 @@ def kernel_rows(table: str | Path) -> tuple[MeasuredKernel, ...]:
     names = [record.other_columns.get(name, name) for name in lines.head]
     if wrong := _wrong(names, record):
         raise ScenarioError(in_lines([f"{path} line {lines.line}: {fault}" for fault in wrong]))
-    column = dict(zip(lines.head, names, strict=True))
-    rows, faults = [], []
-    for number, cells in lines.lines:
-        try:
-            entries = {column[name]: cell for name, cell in filled(cells, lines.head).items()}
-            rows.append(record(**{name: cell for name, cell in entries.items() if name not in _UNUSED}))
-        except ValidationError as error:
-            faults += [f"{path} line {number}: {_fault(one)}" for one in error.errors()]
-        except ValueError as error:
-            faults.append(f"{path} line {number}: {error}")
-    if not rows and not faults:
-        faults.append(f"{path}: has no rows; the first line names columns, every further line is a kernel")
-    if faults:
-        raise ScenarioError(in_lines(faults))
-    return tuple(rows)
+    column = {name: other for name, other in zip(lines.head, names, strict=True) if other not in _UNUSED}
+    return read_records(path, lines, record, column, "a kernel")
 
 
 def columns(record: type[MeasuredKernel]) -> dict[str, bool]:
@@ -112,13 +97,3 @@ def _wrong(names: list[str], record: type[MeasuredKernel]) -> list[str]:
     ]
     missing = [name for name, is_needed in allowed.items() if is_needed and name not in uses]
     return [*faults, *(f"{name}: is missing; every line of a table of {record.family} needs it" for name in missing)]
-
-
-def _fault(error: Any) -> str:
-    text = error["msg"].removeprefix("Value error, ")
-    # Contradictions between cells name their column themselves.
-    if not error["loc"]:
-        return str(text)
-    if error["type"] == "missing":
-        return f"{error['loc'][0]}: is empty; every line needs a value"
-    return f"{error['loc'][0]}: got {error['input']!r}; {text}"

@@ -1,9 +1,9 @@
-"""Simulate measured steps or kernels, and print the errors."""
+"""Simulate what was measured, and print the errors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -44,6 +44,14 @@ def command(
             "file with the columns of one of these tables.",
         ),
     ] = None,
+    collectives: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Simulate measured collectives instead of training steps: a CSV file with the columns topology or "
+            "gpu, nodes, ranks, op, size_bytes and time_us.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="With --kernels: CSV file to write, each kernel beside its prediction."),
@@ -61,13 +69,16 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    of_steps = {"--source": source, "--csv": own, "--kept": kept}
+    if collectives is not None:
+        _excluded({**of_steps, "--kernels": kernels, "--out": out}, "--collectives", "collectives")
+        from simulator.cli.measured_errors import show_collective_errors
+
+        show_collective_errors(collectives, every, as_json=as_json)
+        return
     if kernels is not None:
-        for option, value in (("--source", source), ("--csv", own), ("--kept", kept)):
-            if value is not None:
-                raise ScenarioError(
-                    f"{option}: excludes --kernels, which simulates kernels and no steps; omit one option"
-                )
-        from simulator.cli.kernel_errors import show_kernel_errors
+        _excluded(of_steps, "--kernels", "kernels")
+        from simulator.cli.measured_errors import show_kernel_errors
 
         show_kernel_errors(kernels, every, out, as_json=as_json)
         return
@@ -114,6 +125,13 @@ def command(
         f"\n{sum(fits)} of {len(fits)} rows fit into memory in the simulation; all rows fit into memory in the "
         "measurement"
     )
+
+
+def _excluded(options: Mapping[str, object], other: str, what: str) -> None:
+    """Raise ScenarioError if an option has a value that another option excludes, which simulates `what`."""
+    for option, value in options.items():
+        if value is not None:
+            raise ScenarioError(f"{option}: excludes {other}, which simulates {what} and no steps; omit one option")
 
 
 def _counts(outcomes: Sequence[PlayedRow]) -> str:

@@ -1,4 +1,4 @@
-"""What does `simulator validate --kernels` print and write?"""
+"""What do `simulator validate --kernels` and `--collectives` print and write?"""
 
 from __future__ import annotations
 
@@ -47,6 +47,23 @@ def show_kernel_errors(table: str, every: int, out: Path | None, *, as_json: boo
     typer.echo(error_table(rows[0].family, errors).text(width()))
     if out is not None:
         print_text(f"\n{out}: written, each measured kernel beside its prediction")
+
+
+def show_collective_errors(path: Path, every: int, *, as_json: bool) -> None:
+    """Simulate every `every`-th measured collective in a file, and print the errors."""
+    from simulator.calibration.collective_rows import collective_errors, collective_rows, errors_table, predicted
+
+    rows = collective_rows(path)[::every]
+    with progress(len(rows), what="validation", counted="collectives simulated", lasting=False) as advance:
+        outcomes = predicted(rows, advance)
+    errors = collective_errors(outcomes)
+    if as_json:
+        document = {"groups": [asdict(group) for group in errors], "rows": [outcome.document() for outcome in outcomes]}
+        typer.echo(json.dumps(document, indent=2))
+        return
+    middle = median(abs(outcome.error) for outcome in outcomes)
+    print_text(f"{number_of(len(rows), 'collective')} simulated, median error {middle:.1%}\n")
+    typer.echo(errors_table(errors).text(width()))
 
 
 def _check(out: Path, table: str) -> None:
