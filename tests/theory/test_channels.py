@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.channels import Lanes, disjoint_rings, with_ends
 from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.verify import verify
+from tests.commands import commands_in
 
 # NVIDIA, DGX-1 with Tesla V100 system architecture, figure 4: pairs of GPUs with two NVLinks, and with one.
 TWO = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
@@ -75,10 +77,22 @@ def test_gathers_on_a_mesh_are_as_fast_as_all_its_links(ranks: int, links: int) 
     """Four V100, each with two NVLinks of 25 GB/s to every other one: 50 and 150 GB/s of the bus."""
     options = {"gpus": 4, "inside": "full_mesh", "link_bandwidth": "50 GB/s", "link_latency": "0 us"}
     slots = {"pcie_bandwidth": "16 GB/s", "pcie_latency": "0 us"}
-    box = {"builder": "nodes", "options": options | slots, "gpu": "v100_sxm_32gb"}
+    box = {"builder": "nodes", "options": options | slots, "gpu": "v100_sxm_32gb", "library": "none"}
     request = CollectiveRequest("all_gather", ranks, 2**26)
     for algorithm in ("multi_ring", "auto"):
         planned = plan(build(box, ranks), Task(request, algorithm, tuple(range(ranks))))
         rate = (ranks - 1) / ranks * 4 * 2**26 / (planned.predicted or 0.0) if planned.predicted else None
         assert rate is None or rate == pytest.approx(links * 25e9, rel=1e-6)
         assert planned.algorithm == algorithm or algorithm == "auto"
+
+
+def test_the_command_prints_rings_that_use_no_link_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six rings of a DGX-1, as NCCL finds: each of its 2 x 24 directed links is in one of them."""
+    run = commands_in(tmp_path, monkeypatch, capsys)
+    head, *rings = run("show", "dgx1_v100", "--world-size", "8", "--channels").out.splitlines()
+    assert head == "dgx1_v100: 6 rings over links of their own"
+    orders = tuple(tuple(int(name.removeprefix("gpu")) for name in ring.split()) for ring in rings)
+    assert all(sorted(order) == list(range(8)) for order in orders)
+    assert used(orders) == {(a, b): CUBE[a][b] for a in range(8) for b in range(8) if CUBE[a][b]}

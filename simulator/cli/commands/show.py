@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError
 from simulator.basics.natural_order import natural
 from simulator.basics.units import format_bandwidth, format_time
@@ -43,13 +45,23 @@ def command(
         bool,
         typer.Option("--links", help="Print the name of every link, for `cluster.link_factors`, instead of a picture."),
     ] = False,
+    channels: Annotated[
+        bool,
+        typer.Option("--channels", help="Print the rings that collectives take through a node, instead of a picture."),
+    ] = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    texts = {"--links": links, "--channels": channels}
+    for text in (name for name, chosen in texts.items() if chosen):
+        excluded = {"--out": out, "--svg": svg, **texts}
+        option = next((name for name, value in excluded.items() if value and name != text), None)
+        if option:
+            raise ScenarioError(f"{option}: excludes {text}, which prints and draws no picture; omit one option")
     if links:
-        if out or svg:
-            option = "--out" if out else "--svg"
-            raise ScenarioError(f"{option}: excludes --links, because --links draws no picture; omit one option")
         _print_links(_built(topology, world_size, gpu))
+        return
+    if channels:
+        _print_channels(_built(topology, world_size, gpu))
         return
     machine = facts(topology)
     target = out or Path(f"{machine.name}.png")
@@ -103,6 +115,28 @@ def _print_links(cluster: Cluster) -> None:
     for link, rate, delay in rows:
         # A line for each link at any width of the terminal, for `grep`.
         typer.echo(f"{link:<{name}}  {rate:>{bandwidth}}  {delay:>{latency}}")
+
+
+def _print_channels(cluster: Cluster) -> None:
+    """Print the rings through the first node of a cluster: over the links of a mesh, or else one ring over all GPUs."""
+    from simulator.collectives.channels import rings_over_links
+
+    everyone = tuple(range(cluster.world_size))
+    places = cluster.nodes or (everyone,)
+    rings = rings_over_links(cluster, everyone, places)
+    names = [cluster.ranks[rank] for rank in places[0]]
+    if not rings:
+        rate = min((cluster.route(a, b).bandwidth for a, b in pairwise([*names, names[0]]) if a != b), default=0.0)
+        print_text(
+            f"{cluster.name}: no links from GPU to GPU with several rings; one ring in the order of the GPUs, "
+            f"{format_bandwidth(rate)} by rating"
+        )
+        rings = (tuple(range(len(names))),)
+    else:
+        ends = ", opened where data enters and leaves the node" if len(places) > 1 else ""
+        print_text(f"{cluster.name}: {number_of(len(rings), 'ring')} over links of their own{ends}")
+    for ring in rings:
+        typer.echo("  " + " ".join(names[place] for place in ring))
 
 
 def _chosen(gpu: str) -> str:
