@@ -117,6 +117,7 @@ WRONG_COMMANDS = [
     (("show", "star_100g", "--gpu", "b20"), "--gpu: got 'b20'; ", "did you mean 'b200'?"),
     (("show", "nogpu.yaml"), "--gpu: topology nogpu has no GPU", "--gpu a100_sxm_80gb"),
     (("show", "star_100g", "--links", "--svg"), "--svg: excludes --links", "omit one option"),
+    (("show", "dgx1_v100", "--links", "--channels"), "--channels: excludes --links", "omit one option"),
     (("show", "p5"), "topology: got 'p5'", "did you mean 'aws_p5'?"),
     (("show", "star_100g", "--out", "star.txt"), "--out: got star.txt; must end with one of .png, .svg, .pdf", ""),
     (("show", "star_100g", "--out", "small.yaml/x.png"), "--out: small.yaml/x.png: cannot be written", ""),
@@ -395,7 +396,7 @@ def test_the_nccl_table_names_operation_algorithm_and_trust(cli: Command) -> Non
     assert re.match(r"# algorithm: (\w+); shortest time by formula for 1 KiB: \1 ", first)
     assert re.match(r"# algorithm from 1 MiB on: (\w+); shortest time by formula for 1 MiB: \1 ", later[0])
     (trust,) = (line for line in comments if line.startswith("# trust: "))
-    assert "no collective of this run was measured on h100_ethernet_100g; times assume rated link" in trust
+    assert "no collective of this run was measured on h100_ethernet_100g; times follow a model" in trust
     assert {line.split()[3] for line in answer.out.splitlines() if not line.startswith("#")} == {"sum"}
     measured = cli("collective", "all_reduce", "--topology", "aws_p5", "--world-size", 16, "--begin", "1G").out
     assert measured.splitlines()[1].startswith("# algorithm: nvls; aws_p5 runs nvls (fitted to 16 H100: ")

@@ -21,6 +21,7 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.graph import Graph, add_vertex, links_named, of_kind
 from simulator.cluster.graph_file import load_graph
+from simulator.cluster.library import Transport
 from simulator.cluster.limits import GraphSize, TopologyLimits, no_server_ports
 from simulator.cluster.routing import Router
 from simulator.cluster.topology_file import Topology, load_topology
@@ -42,6 +43,7 @@ class TopologyFacts:
     node_size: int | None  # GPUs per node; None without nodes, or if nodes differ in size
     gpu: str | None  # default GPU; "inline" for a GPU described in the topology file
     one_route: bool = False  # whether the topology is known to have at most one shortest route between any two GPUs
+    library: bool = False  # whether a model of a library times collectives that were not measured
 
 
 def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> TopologyFacts:
@@ -65,7 +67,8 @@ def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) ->
     8
     """
     file = load_topology(topology, base)
-    limits = _limits(file, None if file.graph is None else load_graph(file.graph))
+    graph = None if file.graph is None else load_graph(file.graph)
+    limits = _limits(file, graph)
     gpu = "inline" if isinstance(file.gpu, Mapping) else file.gpu
     return TopologyFacts(
         name=file.name,
@@ -75,6 +78,7 @@ def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) ->
         node_size=limits.node_size,
         gpu=gpu,
         one_route=limits.one_route,
+        library=file.library is not None and (graph is None or bool(graph.graph.get("nodes"))),
     )
 
 
@@ -88,6 +92,7 @@ def build(
     link_factors: Mapping[str, float] | None = None,
     placement: Sequence[int] | None = None,
     ecmp_seed: int | None = None,
+    transport: Transport | None = None,
     network_time: float = 1.0,
     events: Sequence[EventSpec] = (),
     storage: float | None = None,
@@ -114,6 +119,8 @@ def build(
         GPU number of each rank.
     ecmp_seed : int, optional
         Choose among equally short routes by a hash with this seed.
+    transport : {"rdma", "tcp"}, optional
+        Transport between nodes; another than the topology's leaves out what was measured over its nodes.
     network_time : float
         Factor on the time of every transfer and collective: bandwidths and rate caps are divided by it, latencies and
         start-ups multiplied.
@@ -154,6 +161,8 @@ def build(
     hosts = graph.graph.get("hosts") or ()
     router = Router(graph, file.name, ecmp_seed=seed)
     members = tuple(node for _, node in nodes)
+    library = None if file.library is None else file.library.over(transport, time=network_time)
+    as_measured = file.library is None or library is None or library.across == file.library.across
     return Cluster(
         name=file.name,
         graph=graph,
@@ -166,8 +175,9 @@ def build(
         node_size=_node_size(graph),
         reducing_switches=tuple(reducing[number] for number in used) if reducing else (),
         # With a single node in use, every group has the constants for a node.
-        collectives=_measured(file, network_time, one_node=len(nodes) == 1),
+        collectives=_measured(file, network_time, one_node=len(nodes) == 1) if len(nodes) == 1 or as_measured else {},
         in_node=_measured(file, network_time, one_node=True) if len(nodes) > 1 else {},
+        library=library,
         hosts=tuple(hosts[place] for place in places) if hosts else (),
         storage=store,
         changes=changes([each for event in events for each in _events(event, graph, router, ranks, members)]),

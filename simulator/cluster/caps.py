@@ -47,7 +47,7 @@ def rate_caps(node: Ints, src: npt.NDArray[Any], dst: npt.NDArray[Any], inside: 
     inside, between : float
         The machine's cap on a flow inside a node, and on a flow between nodes [B/s].
     """
-    return np.where(_stays_inside(node[src], node[dst]), inside, between)
+    return np.where(stays_inside(node[src], node[dst]), inside, between)
 
 
 def spare_of_cards(cluster: Cluster, group: Sequence[int], cap: float = inf) -> float:
@@ -100,7 +100,7 @@ def cards_of(cluster: Cluster, number: int) -> dict[int, str]:
     return cards
 
 
-def _stays_inside(src_node: Ints, dst_node: Ints) -> Bools:
+def stays_inside(src_node: Ints, dst_node: Ints) -> Bools:
     """Return True for each flow that stays inside a node, given the nodes of its ends; also with servers and switches.
 
     Servers have no node, and a switch belongs to its peers' node.

@@ -9,12 +9,11 @@ from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 
-# Cards with a chassis of their own, by shipped machine. The machine's links keep their bandwidth: an A800 in dgx_a100
-# has the NVLink of an A100.
+# Cards with a chassis of their own, by shipped machine. The machine's links keep their bandwidth.
 _CARDS: Final = MappingProxyType(
     {
         "dgx1_v100": ("v100_sxm_16gb", "v100_sxm_32gb"),
-        "dgx_a100": ("a100_sxm_40gb", "a100_sxm_80gb", "a800_sxm_80gb"),
+        "dgx_a100": ("a100_sxm_40gb", "a100_sxm_80gb"),
         "dgx_b200": ("b200",),
         "dgx_b300": ("b300",),
         "dgx_h100": ("h100_sxm", "h20"),
@@ -22,10 +21,12 @@ _CARDS: Final = MappingProxyType(
         "gb200_nvl72": ("gb200",),
         "gb300_nvl72": ("gb300",),
         "geforce_server": ("rtx_2080_ti", "rtx_3090", "rtx_4090", "rtx_5060_ti", "rtx_5090"),
+        "hgx_a800": ("a800_sxm_80gb",),
         "hgx_h800": ("h800_sxm",),
         "gh200": ("gh200_96gb", "gh200_144gb"),
         "mi300x_box": ("mi300x",),
-        "mi325x_box": ("mi325x", "mi350x", "mi355x"),
+        "mi325x_box": ("mi325x",),
+        "mi355x_box": ("mi350x", "mi355x"),
         "pcie_switch_server": ("rtx_pro_6000",),
     }
 )

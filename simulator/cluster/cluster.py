@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from simulator.basics.recent import Recent
 from simulator.cluster.changes import RateChange, avoided_sets
+from simulator.cluster.library import Library, saturation
 from simulator.cluster.routing import Route, Router
 
 if TYPE_CHECKING:
     import networkx as nx
 
 T = TypeVar("T")
-# Arrays below a packet take as long as a packet: 4096 B is the largest payload in an InfiniBand packet (MTU).
-PACKET: Final = 4096
 # Capacity of a cluster's cache, in numbers: at about 50 B each, 100 MB.
 _REMEMBERED: Final = 2**21
 # Capacity of the cache for routes, in numbers of 8 B; the newest routes stay, whatever their size.
@@ -145,10 +144,7 @@ class MachineCollective:
 
     def factor(self, nbytes: float) -> float:
         """Return the fraction of the rate caps (0 to 1) reached with an array of `nbytes` bytes."""
-        if self.half_size == 0.0 or nbytes <= 0:
-            return 1.0
-        # A saturation curve: at half_size the factor is 1/2, and it approaches 1 for large arrays.
-        return float(1.0 / (1.0 + (self.half_size / max(nbytes, PACKET)) ** self.exponent))
+        return saturation(nbytes, self.half_size, self.exponent)
 
     @property
     def borrowed(self) -> bool:
@@ -194,8 +190,7 @@ class Cluster:
         Name of the topology.
     graph : networkx.DiGraph
         Vertices have `kind` ("gpu", "nic", "switch", "host", "server", "storage") and `forwards` (may routes pass
-        through); edges have `bandwidth` [B/s] and `latency` [s], one per direction; cables between two GPUs of a node
-        also have `lanes`, the number of equal links side by side.
+        through); edges have `bandwidth` [B/s] and `latency` [s], one per direction.
     router : Router
         Numbers of vertices and links, and routes.
     gpus : tuple of Gpu
@@ -216,6 +211,8 @@ class Cluster:
         Measured constants for groups over several nodes, or for the only node in use.
     in_node : mapping of operation to MachineCollective
         Measured constants for groups inside a node; empty if the measurements do not distinguish them.
+    library : Library or None
+        Model of the library where no collective was measured; None: flows fill their links, without start-up.
     hosts : tuple of str
         Processor socket of each rank, which stores offloaded data; empty if the topology has no sockets.
     storage : str
@@ -236,6 +233,7 @@ class Cluster:
     reducing_switches: tuple[str, ...] = ()
     collectives: Mapping[str, MachineCollective] = field(default_factory=dict)
     in_node: Mapping[str, MachineCollective] = field(default_factory=dict)
+    library: Library | None = None
     hosts: tuple[str, ...] = ()
     storage: str = ""
     changes: tuple[RateChange, ...] = ()
@@ -287,6 +285,11 @@ class Cluster:
         # Ranks without a node count as a single common node (-1).
         inside = len({self._node_of.get(rank, -1) for rank in group}) == 1
         return (self.in_node.get(operation) if inside else None) or self.collectives.get(operation)
+
+    def modelled(self, group: Sequence[int]) -> Library | None:
+        """Return the model that times collectives of a group of ranks; None if any was measured, or without a model."""
+        inside = len({self._node_of.get(rank, -1) for rank in group}) == 1
+        return None if self.flat or self.collectives or (inside and self.in_node) else self.library
 
     @property
     def flat(self) -> bool:

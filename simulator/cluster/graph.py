@@ -42,7 +42,7 @@ def add_vertex(graph: Graph, name: str, kind: str, *, forwards: bool) -> str:
     return name
 
 
-def add_cable(graph: Graph, a: str, b: str, bandwidth: float, latency: float, *, lanes: int | None = None) -> None:
+def add_cable(graph: Graph, a: str, b: str, bandwidth: float, latency: float) -> None:
     """Add a cable to a topology graph: a link in each direction between two vertices.
 
     Parameters
@@ -53,12 +53,9 @@ def add_cable(graph: Graph, a: str, b: str, bandwidth: float, latency: float, *,
         Bandwidth of each direction [B/s].
     latency : float
         Latency of each direction [s].
-    lanes : int, optional
-        Number of equal links that the cable stands for, each with its share of the bandwidth; None if not known.
     """
-    facts = {} if lanes is None else {"lanes": lanes}
-    graph.add_edge(a, b, bandwidth=bandwidth, latency=latency, **facts)
-    graph.add_edge(b, a, bandwidth=bandwidth, latency=latency, **facts)
+    graph.add_edge(a, b, bandwidth=bandwidth, latency=latency)
+    graph.add_edge(b, a, bandwidth=bandwidth, latency=latency)
 
 
 def links_named(graph: Graph, name: str) -> list[tuple[str, str]]:

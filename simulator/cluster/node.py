@@ -133,7 +133,7 @@ def _join_gpus(graph: Graph, node: Node, number: int, gpus: list[str]) -> None:
     every = [(a, b, 1) for a, b in combinations(range(node.gpus), 2)] if node.inside == "full_mesh" else node.links
     # Links of a pair are one cable, because a graph has one edge for two vertices.
     for a, b, count in every:
-        add_cable(graph, gpus[a], gpus[b], count * node.link_bandwidth, node.link_latency, lanes=count)
+        add_cable(graph, gpus[a], gpus[b], count * node.link_bandwidth, node.link_latency)
 
 
 def _add_tree(graph: Graph, node: Node, number: int, cards: list[str]) -> None:

@@ -21,6 +21,7 @@ from simulator.cluster.builder import BUILDERS
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.figure import Strict
 from simulator.cluster.gpu_file import faults_of
+from simulator.cluster.library import Library, LibraryName, Transport, library_of
 from simulator.cluster.locate import locate, read
 from simulator.cluster.quantity import MOST_PARTS, Bandwidth, Count, Seconds, Size
 from simulator.cluster.validation import check
@@ -56,6 +57,7 @@ class Topology:
     gpu: str | Mapping[str, Any] | None = None  # default GPU
     ecmp_seed: int | None = None  # choose among equally short routes by a hash with this seed
     collectives: Mapping[str, MeasuredOperation] = field(default_factory=dict)
+    library: Library | None = None  # model of the collective library, where nothing was measured
     folder: Path | None = None  # folder against which relative paths in the file are read
 
 
@@ -111,6 +113,14 @@ class TopologyFile(Strict):
     ecmp: _Ecmp | None = Field(
         None, description="Choice among equally short routes by a hash; D-mod-k routing if omitted."
     )
+    library: LibraryName | None = Field(
+        None,
+        description="Library whose model times collectives of nodes where none was measured: nccl by default, or rccl; "
+        "none: links at their rating, without start-up.",
+    )
+    transport: Transport = Field(
+        "rdma", description="Transport between nodes in the library's model: rdma, or tcp at half of the line rate."
+    )
     collectives: dict[Operation, _Operation] = Field(
         default_factory=dict,
         description="Speed of the machine's library for each operation, as written by `simulator fit`.",
@@ -137,7 +147,8 @@ def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = 
     path = topology if isinstance(topology, Path) else locate("topology", topology, base)
     # A graph file given directly: a topology without GPU, options and measurements, named after the file.
     if path.suffix in (".json", ".graphml"):
-        return Topology(path.stem, Document(str(path), {}), graph=path, folder=path.parent)
+        document, library = Document(str(path), {}), library_of("nccl", "rdma")
+        return Topology(path.stem, document, graph=path, library=library, folder=path.parent)
     document = read(path)
     registry.refuse_other_kind(document, "topology")
     return _read(document, path.stem, path.parent)
@@ -148,7 +159,7 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
 
     file, faults = check(TopologyFile, document)
     options, wrong = _options(document, folder)
-    document.refuse(_moved(document, faults) + wrong + _gpu(document, folder))
+    document.refuse(_moved(document, faults) + wrong + _gpu(document, folder) + _without_effect(document))
     if file is None:
         raise TypeError("a file without faults has a model")
     graph = None if file.graph is None else (folder or Path()) / file.graph
@@ -160,9 +171,28 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
         graph=graph,
         gpu=file.gpu,
         ecmp_seed=None if file.ecmp is None else file.ecmp.hash,
+        library=_library(file),
         collectives={operation: measured.record() for operation, measured in file.collectives.items()},
         folder=folder,
     )
+
+
+def _library(file: TopologyFile) -> Library | None:
+    """Return the model of a file's library; None on networks of theory, as shipped builders without nodes make them."""
+    theory = file.builder in BUILDERS.names() and file.builder != "nodes"
+    return None if theory else library_of(file.library or "nccl", file.transport)
+
+
+def _without_effect(document: Document) -> list[Fault]:
+    """Return the faults of keys of the library's model on a machine that has none."""
+    data = document.data if isinstance(document.data, Mapping) else {}
+    builder = data.get("builder")
+    if builder in BUILDERS.names() and builder != "nodes":
+        message = f"needs nodes; the links of a {builder} have their rating"
+        return [document.fault((key,), message) for key in ("library", "transport") if key in data]
+    if data.get("library") == "none" and "transport" in data:
+        return [document.fault(("transport",), "has no effect with library: none; remove one")]
+    return []
 
 
 def _moved(document: Document, faults: Sequence[Fault]) -> list[Fault]:

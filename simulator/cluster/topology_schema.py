@@ -21,7 +21,7 @@ def schema() -> dict[str, Any]:
     """Return the JSON schema of a topology file (draft 2020-12).
 
     >>> sorted(schema()["properties"])
-    ['builder', 'collectives', 'ecmp', 'gpu', 'graph', 'name', 'options']
+    ['builder', 'collectives', 'ecmp', 'gpu', 'graph', 'library', 'name', 'options', 'transport']
     """
     document = TopologyFile.model_json_schema()
     document["properties"]["builder"] = {

@@ -24,10 +24,17 @@ from simulator.collectives.algorithm import (
 )
 from simulator.collectives.channels import MOST_IN_A_NODE, cable_widths, rings_over_links
 from simulator.collectives.choose import Candidate, choose
-from simulator.collectives.constants import caps_of, constants, on_whole_nodes, runs, source_of
+from simulator.collectives.constants import as_library, caps_of, constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
-from simulator.collectives.own_algorithms import broken_text, flows_at_once, is_own, proof_text, prove
+from simulator.collectives.own_algorithms import (
+    broken_text,
+    flows_at_once,
+    is_own,
+    proof_text,
+    prove,
+    transfers_at_once,
+)
 from simulator.collectives.ring import widest_order
 from simulator.records.operation import Collective, ElementSizes, RateCaps
 from simulator.records.program import Program
@@ -314,7 +321,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     # Without constants no rate is shared, and counting the flows of a large program would take seconds.
     counts_flows = machine is not None and is_own(algorithm)
     flows = flows_at_once(algorithm, request) if counts_flows else algorithm.flows(request)
-    return Collective(
+    op = Collective(
         name=label,
         group=task.group,
         schedule=schedule,
@@ -328,6 +335,10 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         caps=RateCaps(inside / flows.inside, across / flows.across, source_of(cluster, machine)),
         why=why,
     )
+    # Routes do not depend on the size.
+    key = algorithm, replace(request, elements=1)
+    at_once = transfers_at_once(algorithm, request) if is_own(algorithm) and cluster.modelled(task.group) else ()
+    return as_library(cluster, op, algorithm.steps(request), key=key, at_once=at_once)
 
 
 @lru_cache(maxsize=256)

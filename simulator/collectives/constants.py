@@ -2,17 +2,26 @@
 
 A measured collective keeps its own constants; other operations, algorithms and groups get constants derived here from
 the nearest measurement. docs/measured.md shows the derivation errors.
+
+Without any measurement, the model of the library gives start-up and rates (`as_library`). Each flow then reaches the
+library's share of what its GPUs' ports give it, if the flows of a round share them evenly. In a ring over an NVSwitch a
+rank's flow has its port alone; in an exchange between eight ranks seven flows share the port.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 from typing import Final
 
+from simulator.basics.arrays import Ints
+from simulator.basics.dtypes import find as find_dtype
 from simulator.cluster.caps import spare_of_cards
-from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.cluster.cluster import Cluster, MachineCollective, Steps
 from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Algorithm, Auxiliary, CollectiveRequest
+from simulator.collectives.estimate import even_shares
+from simulator.records.operation import Collective, RateCaps
 
 # Ring step over the network, in NCCL's own model for its Simple protocol [s] (src/graph/tuning.cc, hwLat).
 NETWORK_STEP: Final = 14e-6
@@ -112,6 +121,45 @@ def _in_a_rack(cluster: Cluster, request: CollectiveRequest, machine: MachineCol
 def source_of(cluster: Cluster, machine: MachineCollective | None) -> str:
     """Return the source of a machine's constants; empty without constants."""
     return "" if machine is None else machine.source or f"the topology file of {cluster.name}"
+
+
+def as_library(
+    cluster: Cluster, op: Collective, steps: Steps, *, key: object = None, at_once: Iterable[tuple[Ints, Ints]] = ()
+) -> Collective:
+    """Return a collective with the library's start-up and rates; unchanged if the cluster has no model of a library.
+
+    Parameters
+    ----------
+    op : Collective
+        Without start-up and caps.
+    steps : Steps
+        Number of transfers, one after another, on its longest path.
+    key : object, optional
+        Key of a cache, equal for collectives whose transfers take the same routes; by default the schedule itself.
+    at_once : iterable of (sources, destinations), optional
+        Transfers that run at once; by default those of each round of the schedule.
+    """
+    library = cluster.modelled(op.group)
+    if library is None:
+        return op
+    # The result holds the schedule whose id is in the key.
+    schedule = op.schedule if key is None else None
+    rounds = at_once or ((part.round.src, part.round.dst) for part in op.schedule.repeats())
+    call = as_library, key or id(schedule), op.group
+    shares, _ = cluster.remember(call, lambda: (even_shares(cluster, op, rounds), schedule), len(op.group))
+    nbytes, operation = op.elements * find_dtype(op.dtype).itemsize, op.schedule.operation
+    adds = any(vertex in cluster.reducing_switches for vertex in op.auxiliaries)
+    uses = {
+        way: library.between(operation) if way is None else library.within(operation, way, adds=adds) for way in shares
+    }
+    rates = {way: uses[way].rate(share.rate * share.flows, nbytes) / share.flows for way, share in shares.items()}
+    across = rates.pop(None, inf)
+    startup = max((use.startup for way, use in uses.items() if way is not None), default=0.0)
+    if across < inf:
+        startup = uses[None].startup + steps.across * library.step
+    # The slowest way inside a node holds back the others.
+    caps = RateCaps(min(rates.values(), default=inf), across, library.source)
+    return replace(op, startup=op.startup + startup, caps=caps)
 
 
 def on_whole_nodes(cluster: Cluster, request: CollectiveRequest) -> bool:

@@ -7,13 +7,16 @@ that the busiest link needs for its bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from simulator.basics.arrays import Floats, Ints
-from simulator.cluster.caps import nodes_of, rate_caps
+from simulator.basics.arrays import Bools, Floats, Ints
+from simulator.cluster.caps import nodes_of, rate_caps, stays_inside
 from simulator.cluster.cluster import Cluster
+from simulator.cluster.library import Way
 from simulator.records.chunks import timed_sizes, transfer_elements
 from simulator.records.operation import Collective
 from simulator.records.transfer_rule import enter, enters
@@ -21,6 +24,9 @@ from simulator.records.transfers import Transfers, write_out
 
 # Maximum transfers in a schedule to be estimated; with more, the estimate would take seconds.
 _MOST = 300_000
+# In a round with more transfers, the first ranks' alone show how flows share links, of at least two large nodes.
+_MOST_IN_A_ROUND = 2**14
+_FEWEST_SENDERS = 32
 
 
 class _Ways(NamedTuple):
@@ -57,6 +63,78 @@ def apart(cluster: Cluster, op: Collective) -> float:
     return float(of_ranks.max() - of_ranks.min())
 
 
+class EvenShare(NamedTuple):
+    """Rate of a collective's slowest flow [B/s], if flows divide each link evenly, and the most flows at once.
+
+    Inside a node, these are flows of a GPU; between nodes, flows of a whole node.
+    """
+
+    rate: float
+    flows: int
+
+
+def even_shares(cluster: Cluster, op: Collective, at_once: Iterable[tuple[Ints, Ints]]) -> dict[Way | None, EvenShare]:
+    """Return the even share of a collective's flows inside nodes, by way, and of flows between nodes under None.
+
+    `at_once` yields sources and destinations of transfers that run at once, such as a round's. Inside a node, only the
+    ports of the sending and the receiving GPU count, and not links in between, such as the uplink of a PCIe switch. Of
+    many transfers at once, those of the first ranks stand for all, and the first sets for the rest.
+    """
+    ranks = len(op.group)
+    nodes = nodes_of(cluster.node_of(), op.group, ranks + len(op.auxiliaries))
+    bandwidth, by_pcie = np.array(cluster.router.bandwidth), cluster.remember(_pcie_links, lambda: _pcie_links(cluster))
+    slowest, pairs_of_rounds = dict[Way | None, EvenShare](), set[bytes]()
+    for senders, receivers in at_once:
+        first = max(_FEWEST_SENDERS, ranks * _MOST_IN_A_ROUND // max(1, len(senders)))
+        sent = senders < first if len(senders) > _MOST_IN_A_ROUND else slice(None)
+        src, dst = senders[sent], receivers[sent]
+        # Rounds of other pieces take the same routes.
+        pairs = src.tobytes() + dst.tobytes()
+        if not len(src) or pairs in pairs_of_rounds:
+            continue
+        pairs_of_rounds.add(pairs)
+        ways = _ways(cluster, op, src, dst)
+        rates, ends = _rates(ways, bandwidth), np.append(ways.start[1:], len(ways.link))
+        ports, within = np.minimum(rates[ways.start], rates[ends - 1]), stays_inside(nodes[src], nodes[dst])
+        pcie, cable = np.logical_or.reduceat(by_pcie[ways.link], ways.start), ends - ways.start == 1
+        flows: dict[Way | None, tuple[Bools, Floats]] = {
+            "pcie": (within & pcie, ports),
+            "cable": (within & ~pcie & cable, ports),
+            "switch": (within & ~pcie & ~cable, ports),
+            None: (~within, np.minimum.reduceat(rates, ways.start)),
+        }
+        for way, (mask, shares) in flows.items():
+            if mask.any():
+                sources = (nodes[src[mask]],) if way is None else (src[mask & (src < ranks)], dst[mask & (dst < ranks)])
+                count = max(int(np.bincount(source).max(initial=1)) for source in sources)
+                rate, most = slowest.get(way, EvenShare(inf, 1))
+                slowest[way] = EvenShare(min(rate, float(shares[mask].min())), max(most, count))
+        if sum(map(len, pairs_of_rounds)) > _MOST * 2 * src.itemsize:
+            break
+    return slowest
+
+
+def _pcie_links(cluster: Cluster) -> Bools:
+    """Return which links of a cluster are PCIe, shape (links,): they end at a processor, a card, or a switch of these.
+
+    An NVSwitch leads to GPUs, and to other NVSwitches, alone.
+    """
+    kind = cluster.graph.nodes
+    tree = {name for name in kind if kind[name]["kind"] in ("host", "nic")}
+    waiting = list(tree)
+    while waiting:
+        switches = {near for near in cluster.graph[waiting.pop()] if kind[near]["kind"] == "switch"} - tree
+        tree |= switches
+        waiting += switches
+    names = (cluster.router.link_name(link).split("->") for link in range(len(cluster.router.bandwidth)))
+    return np.array([src in tree or dst in tree for src, dst in names])
+
+
+def _rates(ways: _Ways, bandwidth: Floats) -> Floats:
+    """Return the rate of each transfer on each link of its route, if all share every link evenly, shape (l,) [B/s]."""
+    return np.asarray(bandwidth[ways.link] / np.bincount(ways.link, minlength=len(bandwidth))[ways.link])
+
+
 def _ends(cluster: Cluster, op: Collective) -> tuple[Floats, float]:
     """Return each transfer's estimated end [s], shape (t,), and the time of the busiest link for its bytes [s]."""
     transfers = write_out(op.schedule)
@@ -68,8 +146,7 @@ def _ends(cluster: Cluster, op: Collective) -> tuple[Floats, float]:
         src, dst, size = part.round.src, part.round.dst, len(part.round)
         ways = _ways(cluster, op, src, dst)
         # Every flow on a link gets an equal share; a flow's rate is its smallest share, or its cap.
-        users = np.bincount(ways.link, minlength=len(bandwidth))
-        shares = np.minimum.reduceat(bandwidth[ways.link] / users[ways.link], ways.start)
+        shares = np.minimum.reduceat(_rates(ways, bandwidth), ways.start)
         rate = np.minimum(shares, rate_caps(nodes, src, dst, op.caps.inside, op.caps.across))
         volumes = nbytes[begin : begin + size * part.times].reshape(part.times, size)
         load += _load(ways, volumes, len(bandwidth))

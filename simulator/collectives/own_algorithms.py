@@ -11,6 +11,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
+
+from simulator.basics.arrays import Ints
 from simulator.basics.errors import ScheduleError
 from simulator.collectives.algorithm import ALGORITHMS, Algorithm, CollectiveRequest, Flows
 from simulator.records.transfers import write_out
@@ -53,17 +56,25 @@ def flows_at_once(algorithm: Algorithm, request: CollectiveRequest) -> Flows:
 
     Transfers with equally long chains of transfers before them run at once: they share their sender's rate. At least 1.
     """
-    transfers = write_out(algorithm.plans[request.operation](request))
     node_of = {place: number for number, node in enumerate(request.nodes) for place in node}
-    depths, sent = list[int](), Counter[tuple[int, int, bool]]()
-    columns = (transfers.src, transfers.dst, transfers.before_on_channel)
-    rows = zip(transfers.waits_of(), *(column.tolist() for column in columns), strict=True)
-    for waits, src, dst, before in rows:
-        depths.append(1 + max((depths[awaited] for awaited in (*waits, before) if awaited >= 0), default=-1))
-        if src < request.world_size:
-            sent[src, depths[-1], node_of.get(src) != node_of.get(dst) and dst < request.world_size] += 1
+    sent = Counter[tuple[int, int, bool]]()
+    for depth, (sources, destinations) in enumerate(transfers_at_once(algorithm, request)):
+        for src, dst in zip(sources.tolist(), destinations.tolist(), strict=True):
+            if src < request.world_size:
+                sent[src, depth, node_of.get(src) != node_of.get(dst) and dst < request.world_size] += 1
     most = [max((count for (*_, away), count in sent.items() if away is across), default=1) for across in (False, True)]
     return Flows(*most)
+
+
+def transfers_at_once(algorithm: Algorithm, request: CollectiveRequest) -> tuple[tuple[Ints, Ints], ...]:
+    """Return sources and destinations of an own algorithm's transfers, by the length of the chain of transfers before
+    them: equally long ones run at once.
+    """
+    transfers, depths = write_out(algorithm.plans[request.operation](request)), list[int]()
+    for waits, before in zip(transfers.waits_of(), transfers.before_on_channel.tolist(), strict=True):
+        depths.append(1 + max((depths[awaited] for awaited in (*waits, before) if awaited >= 0), default=-1))
+    depth = np.array(depths, np.int64)
+    return tuple((transfers.src[depth == level], transfers.dst[depth == level]) for level in range(max(depths) + 1))
 
 
 def proof_text(algorithm: Algorithm, request: CollectiveRequest) -> str:

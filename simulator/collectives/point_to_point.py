@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster, Steps
-from simulator.collectives.constants import source_of
+from simulator.collectives.constants import as_library, source_of
 from simulator.records.operation import Collective, ElementSizes, RateCaps
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
@@ -64,7 +64,7 @@ def _sent(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...], s
     machine = next(filter(None, (cluster.machine(name, group) for name in _LIKE)), None)
     itemsize = find(dtype).itemsize
     factor = machine.factor(elements * itemsize) if machine else 1.0
-    return Collective(
+    op = Collective(
         name=schedule.operation,
         group=group,
         schedule=schedule,
@@ -77,3 +77,4 @@ def _sent(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...], s
         else RateCaps(),
         why="every rank sends one message",
     )
+    return as_library(cluster, op, _step(cluster, group))

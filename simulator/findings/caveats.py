@@ -18,6 +18,7 @@ from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import has_padding, useful_rate
 from simulator.cluster.build import facts
 from simulator.cluster.cluster import BORROWED
+from simulator.cluster.library import MODELLED
 from simulator.collectives.collective_plan import AS_REQUESTED
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.text import join_list
@@ -88,19 +89,20 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
 
 def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield caveats on topologies without measured collectives, and on constants taken over from another machine."""
-    unmeasured, borrowed = dict[str, None](), dict[str, dict[str, None]]()
+    unmeasured, borrowed = dict[bool, dict[str, None]](), dict[str, dict[str, None]]()
     for row, report in rows:
         if is_unmeasured(report):
             topology = row.point.cluster.topology
             # A topology written inline in the scenario has no name.
-            unmeasured[topology if isinstance(topology, str) else "this topology"] = None
+            name = topology if isinstance(topology, str) else "this topology"
+            unmeasured.setdefault(is_modelled(report), {})[name] = None
         reason = str(report.get("why", ""))
         # Skip a source that the report's own reason already mentions.
         for operation, source in _sources_by_operation(row, report):
             if source.startswith(BORROWED) and source not in reason:
                 borrowed.setdefault(source.partition(";")[0], {})[operation] = None
-    if unmeasured:
-        yield Caveat("network", unmeasured_text(few(list(unmeasured), _MOST)))
+    for modelled, names in unmeasured.items():
+        yield Caveat("network", unmeasured_text(few(list(names), _MOST), modelled=modelled))
     for source, operations in list(borrowed.items())[:_MOST]:
         yield Caveat("network", f"constants of {join_list(list(operations))} are {source}")
 
@@ -219,16 +221,27 @@ def _padding(reports: Sequence[Report]) -> Iterator[Caveat]:
 
 
 def is_unmeasured(report: Report) -> bool:
-    """Return True if the report's times assume the links' rating: no collective was measured on its topology.
+    """Return True if no collective was measured on the report's topology: its times follow from the links.
 
     Reports of earlier versions lack the key `constants`; then the answer is unknown and False.
     """
-    return "constants" in report and report["constants"] is None and bool(report.get("algorithms", True))
+    rated = "constants" in report and report["constants"] is None and bool(report.get("algorithms", True))
+    return rated or is_modelled(report)
 
 
-def unmeasured_text(names: str) -> str:
+def is_modelled(report: Report) -> bool:
+    """Return True if all collectives of a report have the times of the library's model."""
+    return bool(sources(report)) and all(source.startswith(MODELLED) for source in sources(report))
+
+
+def unmeasured_text(names: str, *, modelled: bool) -> str:
     """Return a sentence that no collective was measured on the named topologies and which times its links give."""
-    return f"no collective of this run was measured on {names}; times assume rated link bandwidths and no start-up cost"
+    basis = (
+        "times follow a model of the library, with the shares of bandwidth and the start-ups of other machines"
+        if modelled
+        else "times assume rated link bandwidths and no start-up cost"
+    )
+    return f"no collective of this run was measured on {names}; {basis}"
 
 
 def sources(report: Report) -> list[str]:

@@ -15,7 +15,7 @@ from simulator.basics.sentence import capital
 from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import has_padding, rate_name, work_unit
 from simulator.findings.budget import amounts, amounts_text, length_text
-from simulator.findings.caveats import is_unmeasured, unmeasured_text
+from simulator.findings.caveats import is_modelled, is_unmeasured, unmeasured_text
 from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.pareto_front import on_front
 from simulator.planner.cluster_sizes import ClusterSizeResult
@@ -151,10 +151,10 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
                 f"The best setting ties with {who} in this list: at most {most:.1f} % more time, while measured step "
                 f"times lie within ±{100 * width:.0f} % of such predictions. Try these settings too."
             )
-    # Without measured constants, collectives run at the links' full rate.
     if is_unmeasured(report):
         topology = plan.base.cluster.topology
-        text = unmeasured_text(topology if isinstance(topology, str) else "this topology")
+        name = topology if isinstance(topology, str) else "this topology"
+        text = unmeasured_text(name, modelled=is_modelled(report))
         lines.append(f"{text[:1].upper()}{text[1:]}.")
     outsides = outside_of_measured(scenario_of(plan.base, best.setting))
     if outsides:

@@ -11,7 +11,7 @@ Example: predicted 1.00 s, measured 1.20 s, 0.10 s of exposed communication. Tra
 and explain the gap; kernels 1.22 times as slow do as well; full recompute would add 0.25 s.
 
 A size beyond a factor of 3 is unlikely: several smaller causes are likelier. A cause with a step time far beyond the
-measured one is unlikely too. Without measured collectives, the prediction has the rated bandwidth of every link: slow
+measured one is unlikely too. Without measured collectives, transfers are the least known: slow
 transfers are then the first cause to look at.
 """
 
@@ -238,9 +238,9 @@ def expectation(
         low, high = (end / predicted for end in _interval(report))
         close = 1 / low if measured < predicted else high
         machine = clusters.of(scenario)
-        rated = not machine.collectives and not machine.in_node
+        unmeasured = not machine.collectives and not machine.in_node
         times = _explanations(
-            scenario, lambda changed: float(simulated(changed)["step_time_s"]), predicted, measured, close, rated
+            scenario, lambda changed: float(simulated(changed)["step_time_s"]), predicted, measured, close, unmeasured
         )
         causes = list(times)
     return Expectation(
@@ -326,12 +326,12 @@ def _explanations(
     predicted: float,
     measured: float,
     close: float,
-    rated: bool,
+    unmeasured: bool,
 ) -> Iterator[Explanation]:
     """Yield the causes that change the step time towards the measured one.
 
-    Predictions are right within the factor `close`. `rated`: links have their rated bandwidth, because no collective of
-    the machine was measured.
+    Predictions are right within the factor `close`. `unmeasured`: no collective of the
+    machine was measured.
     """
     training = scenario.training
     if training is None:
@@ -347,7 +347,7 @@ def _explanations(
             beyond = seconds / measured if slower else measured / seconds
             yield Explanation(cause, seconds, share, key, likely and beyond <= close, usual)
 
-    sized = _sized(scenario, training, slower=slower, rated=rated)
+    sized = _sized(scenario, training, slower=slower, unmeasured=unmeasured)
     sizes = [(change, *_solved(_times(time_of, change), predicted, measured, change.most)) for change in sized]
     # The smaller the change, the likelier the cause.
     for change, size, seconds in sorted(sizes, key=lambda solved: abs(math.log(solved[1]))):
@@ -374,8 +374,8 @@ def _times(time_of: Callable[[Scenario], float], cause: _Sized) -> Callable[[flo
     return lambda size: time_of(cause.changed(size))
 
 
-def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool, rated: bool) -> Iterator[_Sized]:
-    """Yield causes with a size that change the step time in one direction; `rated` as in `_explanations`."""
+def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool, unmeasured: bool) -> Iterator[_Sized]:
+    """Yield causes with a size that change the step time in one direction; `unmeasured` as in `_explanations`."""
     constants = load_framework(training.framework, scenario.base)
     most = _MOST if slower else 1 / _MOST
 
@@ -396,7 +396,7 @@ def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool, rated: b
 
     yield factor("kernel_time", "kernels", constants.kernel_time)
     if scenario.cluster.world_size > 1:
-        yield factor("network_time", "transfers", constants.network_time, usual=slower and rated)
+        yield factor("network_time", "transfers", constants.network_time, usual=slower and unmeasured)
     if not slower:
         return
     # The issue time grows from its own value, or from 1 us.

@@ -44,6 +44,7 @@ def to_cluster(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time:
         link_factors=spec.link_factors,
         placement=placed(spec, base),
         ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
+        transport=spec.transport,
         network_time=network_time,
         events=spec.events,
         storage=spec.storage,

@@ -61,6 +61,9 @@ def conflicts(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> 
     yield from _size(cluster, facts)
     yield from _placement(cluster, facts)
     yield from _events(cluster, facts)
+    if cluster.transport is not None and facts is not None and not facts.library:
+        message = f"got {cluster.transport!r}; topology {facts.name} has no model of a library, which needs nodes"
+        yield RuleViolation(("cluster", "transport"), message, ("cluster.transport", "cluster.topology"))
 
 
 def unusable(error: ScenarioError, name: str) -> Iterator[RuleViolation]:

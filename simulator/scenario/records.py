@@ -128,6 +128,11 @@ class ClusterSpec(Spec):
         ),
     )
     ecmp: EcmpSpec | None = Field(default=None, description="Choice among equal routes by a hash.")
+    transport: Annotated[Literal["rdma", "tcp"], reading.choice(("rdma", "tcp"))] | None = Field(
+        default=None,
+        description="Transport of collectives between nodes: rdma, or tcp at half of the line rate; the topology's if "
+        "omitted. Another than the topology's replaces what was measured over its nodes by the library's model.",
+    )
     events: Listed[EventSpec] = Field(
         default=(), description="Links, GPUs and nodes that slow down or fail at a time during the step."
     )

@@ -427,6 +427,9 @@ class ClusterKeys(TypedDict, total=False):
     turn; the first GPUs in order if omitted."""
     ecmp: EcmpKeys
     """Choice among equal routes by a hash."""
+    transport: Literal["rdma", "tcp"]
+    """Transport of collectives between nodes: rdma, or tcp at half of the line rate; the topology's if omitted. Another
+    than the topology's replaces what was measured over its nodes by the library's model."""
     events: Sequence[EventKeys]
     """Links, GPUs and nodes that slow down or fail at a time during the step."""
     storage: str

@@ -103,6 +103,8 @@ def _unused(shape: Scenario, facts: TopologyFacts | None, base: Path) -> Iterato
     yield from _single_rank(shape)
     if facts is not None and facts.one_route and shape.cluster.ecmp is not None:
         yield ("cluster", "ecmp", "hash"), f"topology {facts.name} has one route between any two"
+    if facts is not None and shape.cluster.world_size <= (facts.node_size or 0) and shape.cluster.placement is None:
+        yield ("cluster", "transport"), "all ranks are in one node"
     if shape.training is None or shape.training.checkpoint_traffic == "none":
         yield ("cluster", "storage"), "nothing is saved; write training.checkpoint_traffic: sharded"
     if shape.collective is not None:

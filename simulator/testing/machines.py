@@ -33,7 +33,9 @@ def star(world_size: int, servers: int = 0, latency: str = "5 us", bandwidth: st
 
 @lru_cache(maxsize=256)
 def nodes(world_size: int, size: int, nics: int | None = None) -> Cluster:
-    """Return nodes of `size` GPUs on a switch that can add, joined by rails of 25 GB/s network cards."""
+    """Return nodes of `size` GPUs on a switch that can add, joined by rails of 25 GB/s network cards; formulas hold,
+    because links have their rating.
+    """
     options = {
         "gpus": size,
         "inside": "nvswitch",
@@ -48,7 +50,7 @@ def nodes(world_size: int, size: int, nics: int | None = None) -> Cluster:
         "nic_latency": "1 us",
         "fabric": "rail",
     }
-    return build({"builder": "nodes", "options": options}, world_size, gpu=WIDE_GPU)
+    return build({"builder": "nodes", "library": "none", "options": options}, world_size, gpu=WIDE_GPU)
 
 
 def equal_nodes(world_size: int, size: int) -> tuple[tuple[int, ...], ...]:

@@ -172,12 +172,12 @@ def test_every_gpu_fits_a_shipped_machine(name: str) -> None:
 def test_modules_fit_the_machine_of_their_form() -> None:
     names = ("a800_sxm_80gb", "h20", "h800_sxm", "v100_sxm_16gb", "gb300", "mi355x", "rtx_2080_ti", "t4")
     machines = (
-        "dgx_a100",
+        "hgx_a800",
         "dgx_h100",
         "hgx_h800",
         "dgx1_v100",
         "gb300_nvl72",
-        "mi325x_box",
+        "mi355x_box",
         "geforce_server",
         "pcie_server",
     )

@@ -177,7 +177,7 @@ def test_one_slow_gpu_of_64_slows_the_whole_job_almost_twice() -> None:
 # Two leaves with two servers each, and two spines; every cable has 1 GB/s. GPUs 0 and 1 are below leaf 0. A route to
 # GPU 2 leads over spine 0, to GPU 3 over spine 1.
 SPINES = {
-    "builder": "nodes", "gpu": "a100_pcie_80gb",
+    "builder": "nodes", "library": "none", "gpu": "a100_pcie_80gb",
     "options": {
         "gpus": 1, "inside": "pcie", "hosts": 1, "pcie_bandwidth": "100 GB/s", "pcie_latency": "0 s", "nics": 1,
         "nic_bandwidth": "1 GB/s", "nic_latency": "0 s", "fabric": "leaf_spine", "nodes_per_leaf": 2, "spines": 2,

@@ -103,6 +103,7 @@ def test_the_server_that_lives_on_worker_0_makes_its_port_the_bottleneck() -> No
 
 NODES = {
     "builder": "nodes",
+    "library": "none",
     "options": {
         "gpus": 8, "inside": "nvswitch", "link_bandwidth": "300 GB/s", "link_latency": "0.5 us", "hosts": 1,
         "pcie_bandwidth": "63 GB/s", "pcie_latency": "0.25 us", "nics": 1, "nic_bandwidth": "12.5 GB/s",

@@ -27,6 +27,7 @@ BANDWIDTH = 1e9
 # Two servers with two GPUs and one network card each: both jobs' sends from server to server share the cable.
 TOPOLOGY = {
     "builder": "nodes",
+    "library": "none",
     "gpu": "a100_pcie_80gb",
     "options": {
         "gpus": 2, "inside": "pcie", "hosts": 1, "pcie_bandwidth": "100 GB/s", "pcie_latency": "0 s", "nics": 1,

@@ -102,9 +102,9 @@ def test_only_nodes_with_ranks_are_told() -> None:
 
 
 def test_facts_are_known_without_building() -> None:
-    assert facts("dgx_h100") == TopologyFacts("dgx_h100", None, False, True, 8, "h100_sxm")
+    assert facts("dgx_h100") == TopologyFacts("dgx_h100", None, False, True, 8, "h100_sxm", library=True)
     assert facts("torus_3d") == TopologyFacts("torus_3d", 512, False, False, None, "a100_sxm_80gb")
-    assert facts("pcie_workstation") == TopologyFacts("pcie_workstation", 4, False, False, 4, "rtx_4090")
+    assert facts("pcie_workstation") == TopologyFacts("pcie_workstation", 4, False, False, 4, "rtx_4090", library=True)
     assert facts(STAR | {"name": "mine"}) == TopologyFacts("mine", None, True, False, None, "l4", one_route=True)
 
 
@@ -275,7 +275,7 @@ def test_a_node_link_graph_is_a_topology(tmp_path: Path, edges: str) -> None:
     assert cluster.servers == ("s",)
     route = cluster.route("a0", "a3")
     assert (route.latency, route.bandwidth, len(route.links)) == (pytest.approx(6e-6), 25e9, 4)
-    assert facts(path) == TopologyFacts("two", 4, True, True, 2, None)
+    assert facts(path) == TopologyFacts("two", 4, True, True, 2, None, library=True)
     with pytest.raises(ScenarioError, match="got 2 servers; has 1 vertices of kind 'server'"):
         build(path, 4, gpu="l4", servers=2)
     with pytest.raises(ScenarioError, match="got 5 ranks; has 4 GPUs"):
@@ -299,7 +299,7 @@ def test_a_graph_goes_to_graphml_and_json_and_comes_back(tmp_path: Path) -> None
 def test_a_topology_file_can_take_its_graph_from_another_file(tmp_path: Path) -> None:
     write(tmp_path / "two.json", json.dumps(nx.node_link_data(two_nodes(), edges="edges")))
     path = write(tmp_path / "mine.yaml", "graph: two.json\ngpu: l4\n")
-    assert facts(path) == TopologyFacts("mine", 4, True, True, 2, "l4")
+    assert facts(path) == TopologyFacts("mine", 4, True, True, 2, "l4", library=True)
     assert build(path, 2).route("a0", "a1").bandwidth == 100e9
 
 

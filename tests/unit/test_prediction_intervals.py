@@ -122,12 +122,14 @@ def test_an_update_on_the_host_counts_by_the_share_that_is_exposed(share: float)
 def test_of_each_sweep_the_collective_counts_that_takes_as_long() -> None:
     """Two sources, one with two sweeps: of each sweep the row nearest in time, each source half of the weight."""
     errors = [
-        NetworkError("a", "a1", 1e-3, 0.9), NetworkError("a", "a1", 1e-1, 0.1), NetworkError("a", "a2", 1e-1, 0.2),
-        NetworkError("b", "b1", 1e-4, -0.3),
+        NetworkError("a", "a1", False, 1e-3, 0.9), NetworkError("a", "a1", False, 1e-1, 0.1),
+        NetworkError("a", "a2", False, 1e-1, 0.2), NetworkError("b", "b1", False, 1e-4, -0.3),
+        NetworkError("a", "a1", True, 1e-1, 0.05),
     ]  # fmt: skip
     assert error_size(0.5, 0.5, errors) == 0.2  # 0.1 and 0.2 are a quarter each, 0.3 is a half
     assert error_size(0.5, 0.8, errors) == 0.3
     assert error_size(1e-3, 0.95, errors) == 0.9
+    assert error_size(1e-3, 0.95, errors, modelled=True) == 0.05
     # Measured collectives are slower than links alone would be, and most so the short ones.
     assert error_size(1e-4, 0.5) > error_size(1e-3, 0.5) > error_size(1e-2, 0.5) > 0
 

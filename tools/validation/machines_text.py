@@ -82,18 +82,20 @@ The same table, simulated with a topology file whose only section is the all-red
 
 UNMEASURED: Final = """## Where nothing was measured
 
-Without `collectives` in a topology file, operations start without delay, and flows fill their links. Every
-sweep of this page was simulated in this way, on its machine without constants and with the algorithm chosen by `auto`,
-and compared with the measured times (`simulator/catalog/measured/network_errors.csv`). Measured collectives take
-longer, and the difference is largest for short collectives. From each sweep, the table uses the size with a duration
-closest to the first column. Every source has the same weight:
+Nodes without `collectives` in their topology file have the library's model ([topologies](topologies.md#keys)). On
+networks of theory, and with `library: none`, links have their full rating, and nothing has a start-up. Every sweep of
+this page was simulated in both ways, on its machine without constants and with the algorithm chosen by `auto`, and
+compared with the measured times (`simulator/catalog/measured/network_errors.csv`). For the model, the figures of the
+sweep's own generation of NVLink or PCIe were taken out first: an H100 has the averages of NVLink 3 and 5. Cards stayed
+in. Measured collectives take longer than the ratings say, most of all short ones. From each sweep, the table uses the
+size whose simulated time is closest to the column `simulated`. Every source has the same weight:
 
 """
 
 UNMEASURED_WHY: Final = """
-A step's interval is widened by these factors if no collective was measured on the machine, in proportion to the exposed
-communication in the step ([validation.md](validation.md#how-far-to-trust-a-prediction)). The 95 % factor comes from the
-shared and busy cluster in the next section.
+A step's 80 and 95 % intervals are widened by these factors if no collective was measured on the machine, in proportion
+to the exposed communication in the step ([validation.md](validation.md#how-far-to-trust-a-prediction)). The 95 %
+factors come from the shared and busy cluster in the next section.
 
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import CollectiveRequest
@@ -21,6 +21,8 @@ _FILE: Final = Path(__file__).parents[2] / "simulator" / "catalog" / "measured" 
 # Machines in the table.
 BUSY: Final = "hf_h100"
 RACKS: Final = "gb200_nvl72"
+# Links of the GPUs of the busy cluster, as in catalog/measured/library.csv.
+_LINKS: Final = "NVLink 4"
 _DTYPE: Final = "bfloat16"
 _ITEMSIZE: Final = 2
 
@@ -53,15 +55,16 @@ class OverNodes:
     high: float
     source: str
 
-    def played(self, *, known: bool = True) -> float:
+    def played(self, basis: Literal["measured", "model", "ratings"] = "measured") -> float:
         """Return the shipped topology's simulated bus bandwidth, as defined by nccl-tests [B/s].
 
-        `known` selects the measured constants; otherwise links alone bound the collective.
+        By its measured constants, by the library's model as if no links such as its GPUs' were known, or by the links'
+        ratings.
         """
         cluster, everyone = build(self.topology, self.ranks), tuple(range(self.ranks))
-        # Links alone, without start-ups and caps.
-        if not known:
-            cluster = replace(cluster, collectives={}, in_node={})
+        if basis != "measured":
+            library = replace(cluster.library, without=_LINKS) if cluster.library and basis == "model" else None
+            cluster = replace(cluster, collectives={}, in_node={}, library=library)
         request = CollectiveRequest(self.operation, self.ranks, self.nbytes // _ITEMSIZE)
         made = plan(cluster, Task(request, "auto", everyone, _DTYPE))
         time = made.predicted

@@ -19,7 +19,8 @@ from simulator.calibration.machines.fit_writing import section, without_section
 from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.solve import FREE, CapModel, Constants
 from simulator.cluster.build import build
-from simulator.cluster.cluster import PACKET, MachineCollective
+from simulator.cluster.cluster import MachineCollective
+from simulator.cluster.library import PACKET
 from simulator.cluster.topology_file import MeasuredOperation
 from simulator.collectives.constants import NETWORK_STEP
 from tools.validation.measured_collectives import MeasuredSweep, measured_sweep, measured_sweeps

@@ -63,14 +63,14 @@ The table shows each framework's additions to bare kernels, besides the effect o
 """
 
 NETWORK: Final = """
-If no collective of the machine was measured (a topology file without `collectives`), the step may take longer, because
-measured collectives take longer than collectives simulated on links alone. From each measured sweep, the size is
-selected whose duration is closest to the duration of the step's own collectives, and n is the 80 (95) % quantile of the
-logarithmic errors at these sizes ([measured.md](measured.md#where-nothing-was-measured)). If the share s of the step is
-exposed communication, the step may take 1 + s (e^n - 1) times as long. Together with the interval h of similar steps,
-both as logarithms, the interval is sqrt(h^2 + ln(1 + s (e^n - 1))^2). Nothing is added if kernels hide all
-communication, or for a single GPU. Hidden communication may become exposed on a slower network; the interval does not
-include this effect.
+If no collective of the machine was measured (a topology file without `collectives`), the step may take longer: measured
+collectives differ from those that the library's model, or the links' rating alone, gives. From each measured sweep, the
+size is selected whose duration is closest to the duration of the step's own collectives, and n is the 80 (95) %
+quantile of the logarithmic errors at these sizes ([measured.md](measured.md#where-nothing-was-measured)). If the share
+s of the step is exposed communication, the step may take 1 + s (e^n - 1) times as long. Together with the interval h of
+similar steps, both as logarithms, the interval is sqrt(h^2 + ln(1 + s (e^n - 1))^2). Nothing is added if kernels hide
+all communication, or for a single GPU. Hidden communication may become exposed on a slower network; the interval does
+not include this effect.
 
 """
 

@@ -15,6 +15,7 @@ from simulator.calibration.machines.records import FitRow
 from simulator.calibration.machines.time_model import played
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.cluster.library import Library
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.events import execute
@@ -45,7 +46,9 @@ def machine_rows(cluster: Cluster, sweep: SweepTimes, machine: MachineCollective
     )
 
 
-def shipped_rows(sweep: SweepTimes, topology: str, *, operations: Collection[str] | None = None) -> tuple[str, Rows]:
+def shipped_rows(
+    sweep: SweepTimes, topology: str, *, operations: Collection[str] | None = None, library: Library | None = None
+) -> tuple[str, Rows]:
     """Return measured and simulated times of a sweep on a shipped topology, with the topology's algorithm for the
     largest size.
 
@@ -57,6 +60,8 @@ def shipped_rows(sweep: SweepTimes, topology: str, *, operations: Collection[str
         Name or path.
     operations : collection of str, optional
         Operations that keep their constants in the topology; every operation by default.
+    library : Library, optional
+        Model for the other operations; by default the links' ratings alone.
 
     Returns
     -------
@@ -66,7 +71,7 @@ def shipped_rows(sweep: SweepTimes, topology: str, *, operations: Collection[str
     cluster = build(topology, sweep.world_size)
     if operations is not None:
         collectives = {name: machine for name, machine in cluster.collectives.items() if name in operations}
-        cluster = replace(cluster, collectives=collectives, in_node={})
+        cluster = replace(cluster, collectives=collectives, in_node={}, library=library)
     itemsize = find(sweep.dtype).itemsize
     everyone = tuple(range(sweep.world_size))
     rows, name = [], ""

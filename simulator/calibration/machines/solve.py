@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
-from simulator.cluster.cluster import PACKET
+from simulator.cluster.library import PACKET
 
 # Errors beyond this relative size count linearly instead of by their square: the majority decides, not the outliers.
 _OUTLIER: Final = 0.02

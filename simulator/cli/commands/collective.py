@@ -133,10 +133,10 @@ def _algorithms(sizes: Sequence[int], reports: Sequence[Report]) -> Iterator[str
 
 def _trust(topology: str, reports: Sequence[Report]) -> Iterator[str]:
     """Yield a line if no collective was measured on the topology, and one for each source on another machine."""
-    from simulator.findings.caveats import is_unmeasured, sources, unmeasured_text
+    from simulator.findings.caveats import is_modelled, is_unmeasured, sources, unmeasured_text
 
     if any(map(is_unmeasured, reports)):
-        yield f"trust: {unmeasured_text(topology)}"
+        yield f"trust: {unmeasured_text(topology, modelled=any(map(is_modelled, reports)))}"
     # The reason of the chosen algorithm may contain the source already.
     borrowed = dict.fromkeys(
         source

@@ -104,8 +104,8 @@ def command(
         )
     if any(why.likely and why.usual for why in answer.explanations):
         print_text(
-            "No collective of this machine was measured: the prediction has the rated bandwidth of every link, "
-            "therefore slow transfers come first."
+            "No collective of this machine was measured: the prediction follows from its links, therefore slow "
+            "transfers come first."
         )
     if answer.measured > _NOT_SIMULATED * answer.predicted:
         print_text(

@@ -28,6 +28,8 @@ _WORDS: Final = {"measured": "measured", "other_gpu": "other GPU", "data_sheet":
 _NO_RATE: Final = "-"
 # Ranks of the machines whose constants are shown.
 _RANKS: Final = 16
+# Operations that the library's model distinguishes.
+_MODELLED: Final = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 _EXPLAINED: Final = (
     "measured: fitted to kernels, or collectives, measured on it; other GPU, other machine: to those of the nearest "
     "one; data sheet: a rating; assumed: a published or recalled figure; -: no such units"
@@ -85,6 +87,9 @@ def _collectives(name: str) -> dict[str, str]:
 
     cluster = build(name, min(facts(name).max_ranks or _RANKS, _RANKS))
     constants = {**cluster.collectives, **cluster.in_node}
+    if not constants and cluster.library is not None:
+        # Shares and start-ups of other machines' links.
+        return dict.fromkeys(_MODELLED, "other_gpu")
     return {operation: "other_gpu" if own.borrowed else "measured" for operation, own in sorted(constants.items())}
 
 

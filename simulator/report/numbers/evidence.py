@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from simulator.basics.dtypes import is_narrow
 from simulator.cluster.cluster import BORROWED
+from simulator.cluster.library import MODELLED
 from simulator.records.timeline import Span
 from simulator.step.kernels.kernel_model import Grade, KernelModel, kernel_model
 from simulator.step.kernels.kernel_time import MatmulKind, attention_family, default_attention
@@ -98,4 +99,4 @@ def _network_grade(sources: Iterable[str]) -> Grade:
     found = list(sources)
     if not found:
         return "data_sheet"
-    return "other_gpu" if any(source.startswith(BORROWED) for source in found) else "measured"
+    return "other_gpu" if any(source.startswith((BORROWED, MODELLED)) for source in found) else "measured"

@@ -1,12 +1,13 @@
 """How far is a simulated collective from a measured collective on an unmeasured network, known only by its links?
 
 Rule: nothing is assumed. The errors are those of every measured collective of the catalog, simulated as if no
-collective of any machine had been measured: catalog/measured/network_errors.csv, written by `python -m
+collective of any machine with such links had been measured: catalog/measured/network_errors.csv, written by `python -m
 tools.validation.machines_page`.
 
-Without measured constants a collective pays no start-up and fills its links. Measured collectives
-take longer, short ones in particular. Each sweep therefore contributes the row with the most similar duration, and all
-sweeps of a source together have the weight of any other source.
+Each was simulated with the library's model (cluster/library.py), and by the links' ratings alone: then a collective
+pays no start-up and fills its links. Measured collectives take longer, short ones in particular. Each sweep therefore
+contributes the row with the most similar duration, and all sweeps of a source together have the weight of any other
+source.
 """
 
 from __future__ import annotations
@@ -26,35 +27,44 @@ TABLE: Final = FOLDER / "network_errors.csv"
 
 @dataclass(frozen=True, slots=True)
 class NetworkError:
-    """Measured duration of a collective compared with a simulation that knows only the links' rated bandwidths.
+    """Measured duration of a collective compared with a simulation that knows only its links.
 
     Attributes
     ----------
     source, sweep : str
         Source of the measurement, and the sweep it belongs to.
+    modelled : bool
+        Whether the library's model was simulated; False: the links' ratings.
     """
 
     source: str
     sweep: str
-    seconds: float  # time by the links' ratings alone [s]
+    modelled: bool
+    seconds: float  # simulated [s]
     error: float  # ln(measured / simulated)
 
 
-def error_size(seconds: float, share: float, errors: Sequence[NetworkError] | None = None) -> float:
+def error_size(
+    seconds: float, share: float, errors: Sequence[NetworkError] | None = None, *, modelled: bool = False
+) -> float:
     """Return the error size |ln(measured / simulated)| that a share of similarly long collectives do not exceed.
 
     Parameters
     ----------
     seconds : float
-        Time of a collective by the links' ratings alone [s].
+        Simulated time of a collective [s].
     share : float
         Above 0, at most 1.
     errors : sequence of NetworkError, optional
         Errors to use instead of the shipped ones.
+    modelled : bool
+        Whether the collective has the library's model; False: the links' ratings.
     """
     # A row per sweep: the one with the most similar duration.
     nearest: dict[str, NetworkError] = {}
     for row in errors or shipped():
+        if row.modelled != modelled:
+            continue
         other = nearest.get(row.sweep)
         if other is None or _distance(row.seconds, seconds) < _distance(other.seconds, seconds):
             nearest[row.sweep] = row
@@ -74,6 +84,6 @@ def _distance(duration: float, other: float) -> float:
 def shipped() -> tuple[NetworkError, ...]:
     """Return the shipped catalog's errors ln(measured / simulated), an entry per measured collective."""
     return tuple(
-        NetworkError(row["source"], row["sweep"], float(row["seconds"]), float(row["error"]))
+        NetworkError(row["source"], row["sweep"], row["by"] == "model", float(row["seconds"]), float(row["error"]))
         for row in read_table(TABLE.name)
     )

@@ -102,14 +102,17 @@ class UnmeasuredNetwork:
         Share of the step that is exposed communication.
     seconds : float
         Duration of the step's collectives, weighted by duration [s].
+    modelled : bool
+        Whether they have the library's model; False: the links' ratings.
     """
 
     exposed: float
     seconds: float
+    modelled: bool = False
 
     def error(self, share: float) -> float:
         """Return the logarithmic error of the whole step's time that the given share of cases does not exceed."""
-        return _error_of_step(self.exposed, error_size(self.seconds, share))
+        return _error_of_step(self.exposed, error_size(self.seconds, share, modelled=self.modelled))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,8 @@ class CollectiveReport(HasHeadline):
     algorithm, why : str
         Algorithm, and the reason for choosing it.
     constants : str or None
-        Sources of the machine's measured constants, separated by " | ". None without measurements: links then carry
-        their full rating, and start-up is free.
+        Sources of the machine's constants, separated by " | "; "library model: ..." on nodes without measurements. None
+        on other networks: links then carry their full rating, and start-up is free.
     bottleneck : Bottleneck or None
         The most used link, if any link is recorded.
     because : str

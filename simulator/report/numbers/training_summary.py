@@ -27,6 +27,7 @@ from simulator.basics.intervals import as_array, length, outside, union
 from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import TOKEN, USEFUL_TOKEN, rate_name
 from simulator.cluster.cluster import Cluster
+from simulator.cluster.library import MODELLED
 from simulator.records.learning import Learning
 from simulator.records.measures import HOST_WAIT, share_text
 from simulator.records.memory_margin import MemoryMargin, margin_of_timeline
@@ -146,8 +147,8 @@ class TrainingReport(HasHeadline):
     algorithms : dict of str to str
         Algorithms of each operation by dimension of parallelism: {"dp all_gather": "multi_ring"}.
     constants : str or None
-        Sources of the machine's measured constants, separated by " | ". None without measurements: links then carry
-        their full rating, start-up is free, and the intervals are wider.
+        Sources of the machine's constants, separated by " | "; "library model: ..." on nodes without measurements. None
+        on other networks: links then carry their full rating, start-up is free, and the intervals are wider.
     constants_by_operation : dict of str to tuple of str
         The same sources for each operation of a collective: {"all_gather": ("fitted to 8 H100: ...",)}.
     time_by_evidence : dict of str to float
@@ -496,11 +497,13 @@ def _unmeasured(
         for span in work.communication
         if _dimension(span) != HOST_COPIES and span.kind != "server update" and span.end > span.start
     ]
-    if plan.constants or not lengths:
+    modelled = bool(plan.constants) and all(source.startswith(MODELLED) for source in plan.constants)
+    if (plan.constants and not modelled) or not lengths:
         return None
     share = sum(seconds for dimension, seconds in exposed.items() if dimension != HOST_COPIES) / time
     # Mean duration weighted by duration: long collectives make up most of the exposed time.
-    return UnmeasuredNetwork(min(share, 1.0), sum(seconds * seconds for seconds in lengths) / sum(lengths))
+    duration = sum(seconds * seconds for seconds in lengths) / sum(lengths)
+    return UnmeasuredNetwork(min(share, 1.0), duration, modelled)
 
 
 def _peak_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
