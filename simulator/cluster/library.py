@@ -29,6 +29,7 @@ TABLE: Final = "library.csv"
 PACKET: Final = 4096
 # Prefix of a source for constants that follow from this model.
 MODELLED: Final = "library model"
+SOURCE: Final = f"{MODELLED}: shares of bandwidth and start-ups of other machines' links"
 # Kind of cards by transport.
 _CARDS: Final[Mapping[Transport, str]] = MappingProxyType({"rdma": "card", "tcp": "tcp"})
 # Transfers from node to node [s]: NCCL's own model of a ring for its protocol LL128 (src/graph/tuning.cc, hwLat). Its
@@ -106,11 +107,6 @@ class Library:
     def over(self, transport: Transport | None, time: float) -> Library:
         """Return the model with a transport between nodes (None: the same) and a factor on times."""
         return replace(self, across=self.across if transport is None else _CARDS[transport], time=time)
-
-    @property
-    def source(self) -> str:
-        """What the model's figures rest on, in words."""
-        return f"{MODELLED}: shares of bandwidth and start-ups of other machines' links"
 
     def within(self, operation: str, way: Way, *, adds: bool = False) -> UsedLinks:
         """Return how an operation uses links inside a node by a way; `adds`: switches add the arrays."""

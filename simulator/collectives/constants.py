@@ -19,6 +19,7 @@ from simulator.basics.arrays import Ints
 from simulator.basics.dtypes import find as find_dtype
 from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster, MachineCollective, Steps
+from simulator.cluster.library import SOURCE
 from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Algorithm, Auxiliary, CollectiveRequest
 from simulator.collectives.estimate import even_shares
 from simulator.records.operation import Collective, RateCaps
@@ -158,7 +159,7 @@ def as_library(
     if across < inf:
         startup = uses[None].startup + steps.across * library.step
     # The slowest way inside a node holds back the others.
-    caps = RateCaps(min(rates.values(), default=inf), across, library.source)
+    caps = RateCaps(min(rates.values(), default=inf), across, SOURCE)
     return replace(op, startup=op.startup + startup, caps=caps)
 
 
