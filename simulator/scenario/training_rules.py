@@ -482,6 +482,10 @@ def _precision_of_gpu(
             able = ", ".join(sorted(d for d in gpu.peak_flops if dtypes.find(d, stored=False).is_float))
             message = f"got {name!r}, which {gpu.name} does not support; one of {able}"
             yield _conflict(key, message, "cluster.gpu", "cluster.topology")
+    matrices = OPTIMIZERS.find(shape.optimizer.name).of_matrices
+    if matrices is not None and matrices.dtype not in gpu.peak_flops:
+        message = f"got {shape.optimizer.name!r}, which multiplies in {matrices.dtype}; {gpu.name} does not support it"
+        yield _conflict("optimizer.name", message, "cluster.gpu", "cluster.topology")
 
 
 @cache

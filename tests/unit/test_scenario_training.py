@@ -575,6 +575,9 @@ def test_a_gpu_that_cannot_compute_in_the_dtype_is_told() -> None:
     assert told(with_keys(adapters, cluster=cluster)) == [
         "training.lora.dtype: got 'bfloat16', which v100_sxm_32gb does not support; one of float16, float32, float64"
     ]
+    assert told(with_keys({"precision": "fp16", "optimizer": "muon"}, cluster=cluster)) == [
+        "training.optimizer.name: got 'muon', which multiplies in bfloat16; v100_sxm_32gb does not support it"
+    ]
 
 
 def test_a_broken_rule_of_a_point_is_told_at_its_axis() -> None:
