@@ -72,6 +72,16 @@ def test_faults_name_file_line_and_column(tmp_path: Path, line: str, told: str) 
     assert told in str(error.value)
 
 
+def test_dtypes_have_the_names_of_nccl_tests(tmp_path: Path) -> None:
+    head = "topology,ranks,op,dtype,size_bytes,time_us\n"
+    rows = collective_rows(
+        written(tmp_path, *(f"dgx_h100,8,all_gather,{name},1k,9" for name in ("half", "fp32")), head=head)
+    )
+    assert [row.dtype for row in rows] == ["float16", "float32"]
+    with pytest.raises(ScenarioError, match="line 2: dtype: got 'quarter'"):
+        collective_rows(written(tmp_path, "dgx_h100,8,all_gather,quarter,1k,9", head=head))
+
+
 def test_missing_columns_are_told(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="ranks: is missing; every line needs it"):
         collective_rows(written(tmp_path, "dgx_h100,all_reduce,8,1", head="topology,op,size_bytes,time_us\n"))

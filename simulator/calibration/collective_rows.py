@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from simulator.basics import dtypes
 from simulator.basics.errors import ScenarioError, in_lines, one_of
-from simulator.calibration.cells import Count, Number, entry, read_cells, read_records
+from simulator.calibration.cells import Count, Number, among, entry, read_cells, read_records
 from simulator.calibration.kernel_errors import error_figures
 from simulator.calibration.machines.header import operation_of
 from simulator.calibration.machines.sweep_parts import NODES, OPERATION, RANKS
@@ -26,12 +26,15 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import OPERATIONS, CollectiveRequest
 from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.play import play
+from simulator.report.tables.nccl_table import DTYPES
 
 # Other names of columns, in sweeps and in tables of nccl-tests.
 _COLUMNS: Final = {
     **dict.fromkeys(OPERATION, "op"), **dict.fromkeys(RANKS, "ranks"), **dict.fromkeys(NODES, "nodes"),
     "size": "size_bytes", "size_B": "size_bytes", "time_us_oop": "time_us", "time_us_derived": "time_us",
 }  # fmt: skip
+# Dtypes of nccl-tests that are simulated.
+_DTYPES: Final = tuple(dict.fromkeys(name for name in DTYPES.values() if name not in ("uint32", "uint64")))
 # Classes of array sizes in a summary: names, and the sizes from which they begin [B].
 _SIZES: Final = (("from 64 MiB", 2**26), ("1 to 64 MiB", 2**20), ("below 1 MiB", 0))
 
@@ -54,7 +57,7 @@ class MeasuredCollective(BaseModel):
     op: Annotated[str, BeforeValidator(_operation)]
     size_bytes: Count  # size of the whole array, as nccl-tests counts it [B]
     time_us: Number
-    dtype: str = "float32"
+    dtype: Annotated[str, among(_DTYPES, DTYPES)] = "float32"
 
     @model_validator(mode="after")
     def _placed(self) -> Self:
