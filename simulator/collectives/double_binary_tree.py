@@ -4,6 +4,10 @@ Inner ranks in one tree are leaves in the other tree (with an odd number of rank
 rank therefore forwards data in only one tree, and ports are loaded evenly. Each half is cut into pieces that follow
 each other up and down the tree.
 
+Over nodes of G ranks, a sum has two trees for each place in a node, 2 G in all, as NCCL's algorithm Tree [2]_: the two
+trees lead from node to node between the ranks at this place, over their network card. Inside a node, a chain leads from
+there over the other ranks.
+
 Example with 4 ranks: the second tree is the mirror image of the first.
 
     tree 0      0           tree 1      3
@@ -21,9 +25,12 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
+from simulator.cluster.cluster import Steps
 from simulator.collectives.algorithm import (
     ROOTED,
     Algorithm,
@@ -34,13 +41,16 @@ from simulator.collectives.algorithm import (
     one_a_node,
     tree_steps,
 )
-from simulator.collectives.example import in_pieces
+from simulator.collectives.example import Example, in_nodes, in_pieces
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule, kept
 
-# Pieces in both trees together: with 32 per tree, filling the pipeline takes less than a tenth of the time on 32 ranks.
-PIECES = 64
+# Pieces in a tree: with 32, filling the pipeline takes less than a tenth of the time on 32 ranks.
+PIECES: Final = 32
+# With chains in nodes, data passes more ranks. Large groups have fewer pieces, so that no schedule has more transfers.
+_PIECES_OVER_NODES: Final = 128
+_MOST_TRANSFERS: Final = 2**20
 
 
 def parent(rank: int, n: int) -> int | None:
@@ -88,6 +98,27 @@ def trees(n: int) -> tuple[_Tree, _Tree]:
     return _tree(lambda rank: parent(rank, n), n), _tree(moved if n % 2 else mirrored, n)
 
 
+def _in_nodes(nodes: Sequence[tuple[int, ...]]) -> tuple[_Tree, ...]:
+    """Return two trees for each place in nodes of one size: over nodes at this place, with chains inside from there on.
+
+    Two nodes of two ranks, ranks 0 1 | 2 3:
+
+    >>> [tree.parents for tree in _in_nodes([(0, 1), (2, 3)])][:2]
+    [{0: None, 1: 0, 2: 0, 3: 2}, {0: 2, 1: 0, 2: None, 3: 2}]
+    """
+    n = sum(map(len, nodes))
+    grown = []
+    for place in range(len(nodes[0])):
+        for over_nodes in trees(len(nodes)):
+            above: dict[int, int | None] = {}
+            for number, node in enumerate(nodes):
+                line, parent_node = (*node[place:], *node[:place]), over_nodes.parents[number]
+                above[line[0]] = None if parent_node is None else nodes[parent_node][place]
+                above |= dict(pairwise(reversed(line)))
+            grown.append(_tree(lambda rank, above=above: above[rank], n))  # type: ignore[misc]
+    return tuple(grown)
+
+
 def _tree(parent_of: Callable[[int], int | None], n: int) -> _Tree:
     parents = {rank: parent_of(rank) for rank in range(n)}
     children: dict[int, list[int]] = {rank: [] for rank in range(n)}
@@ -106,7 +137,7 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
     The halves travel piece after piece.
     """
-    return _schedule(request, lambda: trees(request.world_size), up=True, down=True)
+    return _schedule(request, lambda: _of_sum(request), up=True, down=True)
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
@@ -122,6 +153,17 @@ def reduce(request: CollectiveRequest) -> Schedule:
     return _schedule(request, lambda: _under_root(request), up=True, down=False)
 
 
+def _of_sum(request: CollectiveRequest) -> tuple[_Tree, ...]:
+    """Return the trees of an all-reduce: two, or two for each place in a node."""
+    return _in_nodes(request.nodes) if _has_chains(request) else trees(request.world_size)
+
+
+def _has_chains(request: CollectiveRequest) -> bool:
+    """Return True if a request is a sum over several nodes of several ranks each, as many in every node."""
+    sizes = {len(node) for node in request.nodes}
+    return request.operation not in ROOTED and len(request.nodes) > 1 and len(sizes) == 1 and sizes != {1}
+
+
 def _under_root(request: CollectiveRequest) -> tuple[_Tree, _Tree]:
     # Trees over the N - 1 other ranks, numbered from the root on, with the root of each tree below the request's root.
     n, root = request.world_size, request.root
@@ -134,32 +176,40 @@ def _under_root(request: CollectiveRequest) -> tuple[_Tree, _Tree]:
 
 
 def pieces(request: CollectiveRequest) -> int:
-    """Return the number of pieces for the array: the requested number, else at most 64, without empty pieces."""
-    return request.chunks or max(1, min(PIECES, request.elements))
+    """Return the number of pieces for the array: the requested number, else some for each tree, none of them empty."""
+    if request.chunks:
+        return request.chunks
+    wanted = 2 * PIECES
+    if _has_chains(request):
+        grown, transfers = 2 * len(request.nodes[0]), 2 * (request.world_size - 1)
+        wanted = grown * min(_PIECES_OVER_NODES, max(1, _MOST_TRANSFERS // (grown * transfers)))
+    return max(1, min(wanted, request.elements))
 
 
-def _schedule(request: CollectiveRequest, grow: Callable[[], tuple[_Tree, _Tree]], *, up: bool, down: bool) -> Schedule:
+def _schedule(request: CollectiveRequest, grow: Callable[[], Sequence[_Tree]], *, up: bool, down: bool) -> Schedule:
     n, root, total = request.world_size, request.root, pieces(request)
     rows = total * (n - 1) * (up + down)
-    parts = kept(lambda: _both_trees(grow(), n, total, up=up, down=down).parts())
+    parts = kept(lambda: _pipelines(grow(), n, total, up=up, down=down).parts())
     return Schedule(
         request.operation, "double_binary_tree", n, 0, total, ReductionOrder.IN_SEQUENCE, parts, root, rows=rows
     )
 
 
-def _both_trees(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: bool) -> ScheduleBuilder:
-    builder = ScheduleBuilder()
-    # Each chunk is a piece. The first tree carries an additional piece if the number is odd.
-    first_half = total - total // 2
-    for i in range(first_half):
-        # Both trees advance in the same round, with separate channels for each tree, direction and pair of ranks.
-        chunks = [(0, i)] + ([(1, first_half + i)] if first_half + i < total else [])
-        for which, chunk in chunks:
-            arrived: dict[int, int] = {}
-            if up:
-                _climb(builder, pair[which], chunk, which * n * n, n, arrived)
-            if down:
-                _descend(builder, pair[which], chunk, (2 + which) * n * n, n, arrived)
+def _pipelines(grown: Sequence[_Tree], n: int, total: int, *, up: bool, down: bool) -> ScheduleBuilder:
+    """Return the transfers of `total` pieces (chunks of the array), each up and down one of the trees over n ranks."""
+    builder, count = ScheduleBuilder(), len(grown)
+    # Each tree carries neighbouring pieces; the first trees carry an additional one if the number does not divide.
+    shares = [total // count + (which < total % count) for which in range(count)]
+    first = [sum(shares[:which]) for which in range(count)]
+    for i in range(shares[0]):
+        # All trees advance in the same round, with separate channels for each tree, direction and pair of ranks.
+        for which, tree in enumerate(grown):
+            if i < shares[which]:
+                arrived: dict[int, int] = {}
+                if up:
+                    _climb(builder, tree, first[which] + i, which * n * n, n, arrived)
+                if down:
+                    _descend(builder, tree, first[which] + i, (count + which) * n * n, n, arrived)
         builder.end_round()
     return builder
 
@@ -184,33 +234,58 @@ def _descend(builder: ScheduleBuilder, tree: _Tree, chunk: int, channels: int, n
 
 
 def flows(request: CollectiveRequest) -> Flows:
-    """Return how many flows a rank sends at once, to the parent and children in both trees."""
-    pair = _under_root(request) if request.operation in ROOTED else trees(request.world_size)
+    """Return how many flows a rank sends at once, to the parent and children in all trees."""
+    grown = _under_root(request) if request.operation in ROOTED else _of_sum(request)
     up, down = request.operation != "broadcast", request.operation != "reduce"
-    most = max(
-        sum(up * (tree.parents[rank] is not None) + down * len(tree.children[rank]) for tree in pair)
-        for rank in range(request.world_size)
-    )
-    return Flows(most, most)
+    chained = _has_chains(request)
+    node_of = {rank: number for number, node in enumerate(request.nodes) for rank in node} if chained else {}
+
+    def most(*, inside: bool) -> int:
+        def counted(rank: int, others: Iterable[int]) -> int:
+            return sum((node_of.get(rank) == node_of.get(other)) is inside for other in others)
+
+        return max(
+            sum(
+                up * counted(rank, [above] if (above := tree.parents[rank]) is not None else [])
+                + down * counted(rank, tree.children[rank])
+                for tree in grown
+            )
+            for rank in range(request.world_size)
+        )
+
+    inside = most(inside=True)
+    return Flows(inside, most(inside=False) if chained else inside)
+
+
+def steps(request: CollectiveRequest) -> Steps:
+    """Return the step counts on the longest way: with nodes, a chain inside a node after a tree over nodes."""
+    counted = tree_steps(request)
+    return Steps(2 * (len(request.nodes[0]) - 1), counted.across) if _has_chains(request) else counted
+
+
+def _examples(ranks: int) -> Iterable[Example]:
+    """Return the test settings: pieces without nodes, and nodes of every size."""
+    return (*in_pieces(ranks), *in_nodes(ranks))
 
 
 def _over_nodes(request: CollectiveRequest) -> bool:
-    """Return True if libraries run double binary trees for this request: one rank per node, or unequal nodes.
+    """Return True if `auto` may choose double binary trees for this request: one rank per node, or unequal nodes.
 
-    Inside a node, the libraries' trees are chains.
+    Over nodes of one size, NCCL chooses its trees for small arrays; blueconnect has as many steps between nodes.
     """
     return one_a_node(request) or len({len(node) for node in request.nodes}) > 1
 
 
 ALGORITHM = Algorithm(
-    summary="two trees carry half of the array each; inner ranks of one tree are leaves of the other tree",
+    summary="two trees share the array, inner ranks of one are leaves of the other; in nodes two for each place, with "
+    "chains inside",
     plans={"all_reduce": all_reduce, "broadcast": broadcast, "reduce": reduce},
     volume=least_volume,
     minimal=always,
     flows=flows,
     in_libraries=_over_nodes,
-    options=("chunks",),
+    options=("chunks", "nodes"),
     chooses_chunks=True,
-    examples=in_pieces,
-    steps=tree_steps,
+    examples=_examples,
+    steps=steps,
 )

@@ -32,6 +32,8 @@ from simulator.scenario.records import PLACEMENT, Scenario
 # Share of a step that waits for the host from which this is told.
 _HOST_SHOWS: Final = 0.01
 _MOST: Final = 3
+# Algorithms over all cards of a node that NCCL has under the names of algorithms over one (NCCL_ALGO: Ring, Tree).
+_IN_NCCL: Final = {"ring": "multi_ring", "tree": "double_binary_tree"}
 # Words for the grades of `report.numbers.evidence`.
 _EVIDENCE: Final = {
     "measured": "on kernels and collectives measured on this GPU and machine",
@@ -186,9 +188,10 @@ def faster_by_auto(report: Report, auto: Report) -> str:
     """
     if not report.get("idle_cards") or auto["idle_cards"] or auto["time_s"] >= report["time_s"]:
         return ""
-    idle = IdleCards(**report["idle_cards"])
+    idle, name = IdleCards(**report["idle_cards"]), report["algorithm"]
+    in_nccl = f" (NCCL's {name.title()} is {_IN_NCCL[name]})" if name in _IN_NCCL else ""
     return (
-        f"{report['algorithm']} leaves {idle.cards - idle.used} of a node's {idle.cards} network cards idle; algorithm "
+        f"{name} leaves {idle.cards - idle.used} of a node's {idle.cards} network cards idle{in_nccl}; algorithm "
         f"auto is {auto['algorithm']} here and takes {format_time(auto['time_s'])} instead of "
         f"{format_time(report['time_s'])}"
     )

@@ -410,8 +410,8 @@ def test_workspaces_of_megatron_core_are_those_of_pytorch_and_transformer_engine
         ("hierarchical", "all_reduce", Steps(14, 2)),
         ("nvls", "all_reduce", Steps(2, 2)),
         ("blueconnect", "all_reduce", Steps(14, 2)),
-        # Three levels in a node and one above, up and down.
-        ("double_binary_tree", "all_reduce", Steps(6, 2)),
+        # A chain over the seven others in a node and one level above, up and down.
+        ("double_binary_tree", "all_reduce", Steps(14, 2)),
         ("direct", "all_to_all", Steps(0, 1)),
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -16,10 +18,11 @@ from simulator import simulate
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.collective_plan import Plan, Task, plan
 from simulator.collectives.point_to_point import point_to_point
 from simulator.engine.events import execute
+from simulator.records.transfers import write_out
 from tools.validation.network_errors import errors_of_sweep
 
 _ROOT = Path(__file__).parents[2]
@@ -120,6 +123,28 @@ def test_sweeps_over_links_that_the_model_has_not_seen_are_near(sweep: str) -> N
     assert median(abs(exp(-row.error) - 1.0) for row in found[-2:]) <= 0.2
     rated = [row for row in errors_of_sweep(sweep) if not row.modelled]
     assert median(abs(row.error) for row in found) < 0.6 * median(abs(row.error) for row in rated)
+
+
+def test_rings_and_trees_over_five_nodes_reach_what_was_reported() -> None:
+    # NVIDIA/nccl, issue 1368: 5 x 8 H100, NCCL_ALGO=Ring 190 GB/s, Tree 150 GB/s; cards of 200 Gb/s, as Ring says.
+    machine = shipped("gcp_a3_mega")
+    for algorithm, reported in (("multi_ring", 190.0), ("double_binary_tree", 150.0)):
+        took = seconds(build(machine, 40), "all_reduce", 4 * GIB, algorithm)
+        assert 2 * 39 / 40 * 4 * GIB / took / GB == pytest.approx(reported, rel=0.15)
+
+
+def test_trees_over_nodes_put_as_much_on_a_card_as_their_links_say() -> None:
+    # Two nodes: node 0 is the root of a tree, node 1 of the other. For each place, a node sends half up, and half down:
+    # S in all over its cards, as in a ring over two nodes.
+    links = Counter[tuple[int, int]]()
+    request = CollectiveRequest("all_reduce", 6, 6 * 512, nodes=((0, 1, 2), (3, 4, 5)))
+    transfers = write_out(ALGORITHMS.find("double_binary_tree").plans["all_reduce"](request))
+    sizes = np.array([6 * 512 // (6 * 128)] * len(transfers))
+    for src, dst, count in zip(transfers.src.tolist(), transfers.dst.tolist(), sizes.tolist(), strict=True):
+        links[src, dst] += count
+    assert {pair: count for pair, count in links.items() if pair[0] // 3 != pair[1] // 3} == {
+        (0, 3): 1024, (3, 0): 1024, (1, 4): 1024, (4, 1): 1024, (2, 5): 1024, (5, 2): 1024,
+    }  # fmt: skip
 
 
 def test_without_the_library_links_have_their_rating() -> None:
