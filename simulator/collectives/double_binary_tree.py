@@ -48,9 +48,9 @@ from simulator.records.schedule import Schedule, kept
 
 # Pieces in a tree: with 32, filling the pipeline takes less than a tenth of the time on 32 ranks.
 PIECES: Final = 32
-# With chains in nodes, data passes more ranks. Large groups have fewer pieces, so that no schedule has more transfers.
+# With chains in nodes, data passes more ranks. Large groups have fewer pieces, so that times can be estimated.
 _PIECES_OVER_NODES: Final = 128
-_MOST_TRANSFERS: Final = 2**20
+_MOST_TRANSFERS: Final = 300_000
 
 
 def parent(rank: int, n: int) -> int | None:
@@ -182,7 +182,7 @@ def pieces(request: CollectiveRequest) -> int:
     wanted = 2 * PIECES
     if _has_chains(request):
         grown, transfers = 2 * len(request.nodes[0]), 2 * (request.world_size - 1)
-        wanted = grown * min(_PIECES_OVER_NODES, max(1, _MOST_TRANSFERS // (grown * transfers)))
+        wanted = grown * min(_PIECES_OVER_NODES, max(PIECES, _MOST_TRANSFERS // (grown * transfers)))
     return max(1, min(wanted, request.elements))
 
 
@@ -269,11 +269,13 @@ def _examples(ranks: int) -> Iterable[Example]:
 
 
 def _over_nodes(request: CollectiveRequest) -> bool:
-    """Return True if `auto` may choose double binary trees for this request: one rank per node, or unequal nodes.
+    """Return True if `auto` may choose double binary trees for this request: one rank per node, or unequal nodes; also
+    sums over nodes whose GPUs have links to each other.
 
-    Over nodes of one size, NCCL chooses its trees for small arrays; blueconnect has as many steps between nodes.
+    Over switches, blueconnect has as many steps between nodes, and less to plan.
     """
-    return one_a_node(request) or len({len(node) for node in request.nodes}) > 1
+    sizes = {len(node) for node in request.nodes}
+    return one_a_node(request) or len(sizes) > 1 or (_has_chains(request) and bool(request.rings))
 
 
 ALGORITHM = Algorithm(

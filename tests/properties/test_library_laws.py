@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
@@ -100,3 +102,29 @@ def test_laws_on_drawn_machines(seed: int) -> None:
             half = ranks // 2
             apart = build(machine, ranks, placement=[*range(half), *range(size, size + half)])
             assert time <= seconds(apart, operation, nbytes, "auto") * 1.1, f"over nodes: {told}"
+
+
+# Algorithms that NCCL has for an operation [NVIDIA/nccl, src/graph/tuning.cc].
+IN_NCCL = {
+    "all_reduce": ("multi_ring", "ring", "double_binary_tree", "nvls"),
+    "all_gather": ("multi_ring", "ring"),
+    "reduce_scatter": ("multi_ring", "ring"),
+}
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
+def test_auto_is_near_the_fastest_algorithm_of_the_library(seed: int) -> None:
+    generator = np.random.default_rng(100 + seed)
+    for _ in range(many(300) if seed else 20):
+        machine = drawn_machine(generator)
+        size = machine["options"]["gpus"]
+        ranks = int(generator.choice([2, size, 2 * size, 3 * size]))
+        operation, nbytes = str(generator.choice(list(IN_NCCL))), int(2 ** generator.uniform(12, 30))
+        cluster = build(machine, ranks)
+        chosen, times = planned(cluster, operation, nbytes, "auto").algorithm, dict[str, float]()
+        for algorithm in IN_NCCL[operation]:
+            # Sums in switches need switches that add, of at least two ranks each.
+            with suppress(ScenarioError):
+                times[algorithm] = seconds(cluster, operation, nbytes, algorithm)
+        told = f"{chosen}, {times}: {machine}, {ranks} ranks, {operation} of {nbytes} B"
+        assert seconds(cluster, operation, nbytes, "auto") <= 1.1 * min(times.values()), told
