@@ -24,10 +24,12 @@ _CARDS: Final = MappingProxyType(
         "hgx_a800": ("a800_sxm_80gb",),
         "hgx_h800": ("h800_sxm",),
         "gh200": ("gh200_96gb", "gh200_144gb"),
+        "mi250x_box": ("mi250x",),
         "mi300x_box": ("mi300x",),
         "mi325x_box": ("mi325x",),
         "mi355x_box": ("mi350x", "mi355x"),
         "pcie_switch_server": ("rtx_pro_6000",),
+        **{name: (name,) for name in ("tpu_ironwood", "tpu_v5p", "tpu_v6e")},
     }
 )
 # Any other card is taken as a card with PCIe alone.

@@ -20,7 +20,8 @@ WIRES = {
     "xgmi_mi300x": 64, "pcie4_x16": 31.5, "pcie5_x16": 63, "ethernet_100g": 12.5, "efa_100g": 12.5,
 }  # fmt: skip
 
-# Matrix-unit rate of float16 [TFLOP/s], HBM [GB/s], scale-up [GB/s, one direction], SMs: the vendors' data sheets.
+# Matrix-unit rate of float16, or of bfloat16 without float16 [TFLOP/s], HBM [GB/s], scale-up [GB/s, one direction],
+# SMs: the vendors' data sheets.
 TABLE = {
     "v100_sxm_32gb": (125, 900, 150, 80),
     "a100_sxm_40gb": (312, 1555, 300, 108),
@@ -39,6 +40,7 @@ TABLE = {
     "l40s": (362.05, 864, 0, 142),
     "gh200_96gb": (989.4, 4000, 450, 132),
     "gh200_144gb": (989.4, 4900, 450, 132),
+    "mi250x": (191.5, 1638, 350, 110),
     "mi325x": (1307.4, 6000, 448, 304),
     "b300": (2250, 8000, 900, 148),
     "gb300": (2500, 8000, 900, 148),
@@ -54,6 +56,9 @@ TABLE = {
     "v100_sxm_16gb": (125, 900, 150, 80),
     "rtx_2080_ti": (53.8, 616, 0, 68),
     "rtx_5060_ti": (47.4, 448, 0, 36),
+    "tpu_v5p": (459, 2765, 600, 64),
+    "tpu_v6e": (918, 1638, 400, 32),
+    "tpu_ironwood": (2307, 7380, 600, 64),
 }
 # Matrix operations a clock and SM, each a multiplication and an addition: dense float16 [FLOP].
 PER_CLOCK = {"v100_sxm_32gb": 8 * 64 * 2, "a100_sxm_80gb": 4 * 256 * 2, "h100_sxm": 4 * 512 * 2, "l4": 4 * 128 * 2,
@@ -61,7 +66,7 @@ PER_CLOCK = {"v100_sxm_32gb": 8 * 64 * 2, "a100_sxm_80gb": 4 * 256 * 2, "h100_sx
              "rtx_5090": 4 * 64 * 2, "rtx_pro_6000": 4 * 128 * 2, "h800_sxm": 4 * 512 * 2, "a800_sxm_80gb": 4 * 256 * 2,
              "mi355x": 4 * 512 * 2, "mi350x": 4 * 512 * 2, "a10": 4 * 128 * 2, "a40": 4 * 128 * 2,
              "rtx_a6000": 4 * 128 * 2, "t4": 8 * 64 * 2, "v100_sxm_16gb": 8 * 64 * 2, "rtx_2080_ti": 8 * 32 * 2,
-             "rtx_5060_ti": 4 * 64 * 2}  # fmt: skip
+             "rtx_5060_ti": 4 * 64 * 2, "mi250x": 4 * 128 * 2}  # fmt: skip
 
 
 def test_the_catalog_holds_the_gpus_of_the_table() -> None:
@@ -71,7 +76,8 @@ def test_the_catalog_holds_the_gpus_of_the_table() -> None:
 @pytest.mark.parametrize("name", TABLE)
 def test_key_figures_equal_the_data_sheet(name: str) -> None:
     gpu = load_gpu(name)
-    found = (gpu.peak_flops["float16"], gpu.hbm_bandwidth, gpu.scale_up_bandwidth)
+    rate = gpu.peak_flops["float16" if "float16" in gpu.peak_flops else "bfloat16"]
+    found = (rate, gpu.hbm_bandwidth, gpu.scale_up_bandwidth)
     assert found == pytest.approx((TABLE[name][0] * 1e12, TABLE[name][1] * 1e9, TABLE[name][2] * 1e9))
     assert gpu.sms == TABLE[name][3]
 
@@ -88,9 +94,12 @@ def test_a_gpu_is_complete(name: str) -> None:
     gpu = load_gpu(name)
     assert gpu.name == name
     assert gpu.facts["product"]
-    assert {"float64", "float32", "float16"} <= set(gpu.peak_flops) <= set(dtypes.DTYPES)
+    # TPUs multiply neither float64 nor float16.
+    needed = {"float32", "bfloat16"} if name.startswith("tpu_") else {"float64", "float32", "float16"}
+    assert needed <= set(gpu.peak_flops) <= set(dtypes.DTYPES)
     assert gpu.hbm_bytes > 10 * 2**30
-    assert gpu.host_bandwidth in (15.75e9, 31.5e9, 63e9, 126e9, 450e9)  # PCIe 3, 4, 5, 6 x16, NVLink-C2C
+    # PCIe 3, 4, 5, 6 x16, Infinity Fabric, NVLink-C2C.
+    assert gpu.host_bandwidth in (15.75e9, 31.5e9, 63e9, 126e9, 36e9, 450e9)
     assert gpu.sms > 0
 
 
@@ -118,7 +127,8 @@ def test_scale_up_bandwidth_is_a_whole_number_of_equal_links(name: str) -> None:
     gpu = load_gpu(name)
     if "scale_up_links" in gpu.facts:
         each = gpu.scale_up_bandwidth / gpu.facts["scale_up_links"]
-        assert each in (25e9, 50e9, 64e9, 76.5e9)  # NVLink 2 to 4, NVLink 5, Infinity Fabric of CDNA 3 and 4
+        # NVLink 2 to 4; NVLink 5 and Infinity Fabric of CDNA 2, CDNA 3 and 4; links of TPUs.
+        assert each in (25e9, 50e9, 64e9, 76.5e9, 100e9)
     else:
         assert gpu.scale_up_bandwidth == 0
 
@@ -170,7 +180,18 @@ def test_every_gpu_fits_a_shipped_machine(name: str) -> None:
 
 
 def test_modules_fit_the_machine_of_their_form() -> None:
-    names = ("a800_sxm_80gb", "h20", "h800_sxm", "v100_sxm_16gb", "gb300", "mi355x", "rtx_2080_ti", "t4")
+    names = (
+        "a800_sxm_80gb",
+        "h20",
+        "h800_sxm",
+        "v100_sxm_16gb",
+        "gb300",
+        "mi355x",
+        "rtx_2080_ti",
+        "t4",
+        "mi250x",
+        "tpu_v6e",
+    )
     machines = (
         "hgx_a800",
         "dgx_h100",
@@ -180,6 +201,8 @@ def test_modules_fit_the_machine_of_their_form() -> None:
         "mi355x_box",
         "geforce_server",
         "pcie_server",
+        "mi250x_box",
+        "tpu_v6e",
     )
     assert tuple(map(machine_of, names)) == machines
 
@@ -190,6 +213,7 @@ def test_modules_fit_the_machine_of_their_form() -> None:
         ("10de:1eb8", "t4"),
         ("10de:2324", "h800_sxm"),
         ("10de:2329", "h20"),
+        ("1002:7408", "mi250x"),
         ("1002:75a3", "mi355x"),
         ("10de:2236", "a10"),
     ],

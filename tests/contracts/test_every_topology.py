@@ -28,7 +28,8 @@ def test_the_topologies_that_scenarios_rely_on_are_shipped() -> None:
         "mi300x_box", "aws_p4de", "aws_p5", "fat_tree_1024", "leaf_spine_100g", "torus_3d", "torus_2d", "hypercube",
         "dragonfly", "mixed_links", "geforce_server", "pcie_server", "pcie_switch_server", "gh200", "mi325x_box",
         "dgx_b300", "dgx1_v100", "dgx2", "v100_nvlink_4", "hgx_a100_4", "hgx_h800", "rtx_pro_server",
-        "gb200_nvl72", "gb300_nvl72", "hgx_a800", "mi355x_box",
+        "gb200_nvl72", "gb300_nvl72", "hgx_a800", "mi355x_box", "mi250x_box", "gh200_4", "ethernet_tcp", "tpu_v5p",
+        "tpu_v6e", "tpu_ironwood",
     }  # fmt: skip
     assert wanted <= set(NAMES)
 

@@ -88,7 +88,7 @@ def test_a_rank_that_is_alone_at_its_card_has_the_caps_of_all_that_share_it() ->
         ("dgx_a100", 1), ("dgx_b200", 1), ("dgx_b300", 1), ("dgx_h100", 1), ("gb200_nvl72", 1), ("gb300_nvl72", 1),
         ("mi300x_box", 1),
         ("aws_p5", 1), ("aws_p4de", 2), ("a100_roce_4x100g", 2), ("dgx1_v100", 2), ("dgx2", 2), ("v100_nvlink_4", 2),
-        ("hgx_a100_4", 1), ("rtx_pro_server", 2),
+        ("hgx_a100_4", 1), ("rtx_pro_server", 2), ("gh200_4", 1), ("mi250x_box", 2), ("ethernet_tcp", 8),
     ],
 )  # fmt: skip
 @pytest.mark.one_of(3)

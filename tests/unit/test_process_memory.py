@@ -37,7 +37,7 @@ def test_contexts_grow_with_the_multiprocessors_and_their_threads() -> None:
 def test_every_gpu_has_the_context_of_its_threads(name: str) -> None:
     gpu = load_gpu(name)
     assert "context_bytes" in gpu.facts["sources"]
-    if not name.startswith("mi"):
+    if not name.startswith(("mi", "tpu_")):
         # A resident thread takes 2 KiB: 1,024 of them an SM on Turing, 1,536 on Ada and on Ampere and Blackwell cards
         # with GDDR, else 2,048.
         with_gddr = name in ("a10", "a40") or name.startswith(("rtx", "l4"))

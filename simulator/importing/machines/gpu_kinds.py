@@ -13,7 +13,7 @@ from simulator.importing.machines.options import MachineOptions
 from simulator.importing.settings import Setting
 
 # Vendor and device numbers, from the public PCI ID list; recalled: 1db1, 1db5, 1e07, 1eb8, 20f3, 2230, 2235, 2236,
-# 2335, 2342, 2348, 27b8, 2941, 2b85, 2d04, 3182, 31c2, 74a5 and 75a3.
+# 2335, 2342, 2348, 27b8, 2941, 2b85, 2d04, 3182, 31c2, 7408, 740c, 74a5 and 75a3.
 _DEVICES: Final = MappingProxyType(
     {
         "10de:1db1": "v100_sxm_16gb", "10de:1db5": "v100_sxm_32gb", "10de:1e07": "rtx_2080_ti", "10de:1eb8": "t4",
@@ -23,8 +23,8 @@ _DEVICES: Final = MappingProxyType(
         "10de:2331": "h100_pcie", "10de:2335": "h200", "10de:2342": "gh200_96gb", "10de:2348": "gh200_144gb",
         "10de:2684": "rtx_4090", "10de:26b9": "l40s", "10de:27b8": "l4", "10de:2901": "b200", "10de:2941": "gb200",
         "10de:2b85": "rtx_5090", "10de:2bb5": "rtx_pro_6000", "10de:2d04": "rtx_5060_ti", "10de:3182": "b300",
-        "10de:31c2": "gb300", "1002:74a1": "mi300x", "1002:74a5": "mi325x", "1002:75a0": "mi350x",
-        "1002:75a3": "mi355x",
+        "10de:31c2": "gb300", "1002:7408": "mi250x", "1002:740c": "mi250x", "1002:74a1": "mi300x",
+        "1002:74a5": "mi325x", "1002:75a0": "mi350x", "1002:75a3": "mi355x",
     }
 )  # fmt: skip
 # The usual GPU of a data centre with this compute capability ("sm"), this AMD architecture ("gcn"), or these NVLinks:
@@ -38,6 +38,7 @@ _ARCHITECTURES: Final = MappingProxyType(
         "sm 90": "h100_sxm",
         "sm 100": "b200",
         "sm 103": "b300",
+        "gcn gfx90a": "mi250x",
         "gcn gfx942": "mi300x",
         "gcn gfx950": "mi355x",
         "18 NVLinks to an NVSwitch": "h100_sxm",
