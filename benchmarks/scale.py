@@ -61,7 +61,7 @@ def times(made: Routed, *, followed: bool = False) -> Times:
     if followed:
         playable = replace(playable, in_order=False)
     ranks = np.arange(len(op.group))
-    lists = Lists([(op,)], [(0,)], [0], 0 * ranks, np.ones(len(ranks)))
+    lists = Lists([(op,)], [(0,)], [0], 0 * ranks, np.ones(len(ranks)), np.ones((0, len(ranks))))
     kind = SimulatedKind([op], [op.group], [playable], 0 * ranks, ranks)
     return run(problem_of(lists, [kind], np.array(routed.capacity), Jitter()))
 

@@ -218,7 +218,7 @@ class _Play:
     def _play(self, rank: int, number: int, op: Op) -> Generator[simpy.Event, Any, None]:
         """Run operation `op`, at index `number` in a rank's program, within a SimPy process."""
         if isinstance(op, Compute):
-            stretch = self._stretch(rank, number, on_gpu=op.on_gpu)
+            stretch = self._stretch(rank, number, op)
             slowed = op.duration if op.contended is None else op.contended
             yield self.kernels[rank].run(op.duration * stretch, slowed * stretch, on_gpu=op.on_gpu)
         elif isinstance(op, Collective):
@@ -245,13 +245,14 @@ class _Play:
             collective.reach(place)
             yield collective.done[place]
 
-    def _stretch(self, rank: int, number: int, *, on_gpu: bool) -> float:
-        """Return the factor on a kernel's duration: noise / GPU speed; the kernel is operation `number` on `rank`."""
-        speed = self.cluster.speeds[rank] if self.cluster.speeds and on_gpu else 1.0
+    def _stretch(self, rank: int, number: int, kernel: Compute) -> float:
+        """Return the factor on a kernel's duration: work x noise / GPU speed; it is operation `number` on `rank`."""
+        speed = self.cluster.speeds[rank] if self.cluster.speeds and kernel.on_gpu else 1.0
         noise = 1.0
         if self.jitter.compute:
             noise = float(kernel_factors(self.jitter, np.array([rank]), number)[0])
-        return noise / speed
+        work = 1.0 if kernel.work < 0 else float(self.program.work[kernel.work, rank])
+        return work * (noise / speed)
 
     def _note(self, place: _Place, op: Op, start: float) -> None:
         """Record an operation, started at `start` [s] and ending now, in a span on the stream in `place`."""

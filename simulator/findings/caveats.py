@@ -66,7 +66,13 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
         reports = [report for _, report in rows]
-        notes += [*_cut_groups(compared), *_padding(reports), *_memory(compared), *_paged(rows)]
+        notes += [
+            *_cut_groups(compared),
+            *_padding(compared, reports),
+            *_uneven(reports),
+            *_memory(compared),
+            *_paged(rows),
+        ]
         notes += [*_intervals(compared, rows), *_evidence(rows), *_range(rows), *_framework(compared.scenario)]
     else:
         notes += _idle_cards(compared)
@@ -208,7 +214,7 @@ def _sources_by_operation(row: Row, report: Report) -> Iterator[tuple[str, str]]
     yield from ((operation, source) for source in sources(report))
 
 
-def _padding(reports: Sequence[Report]) -> Iterator[Caveat]:
+def _padding(compared: Comparison, reports: Sequence[Report]) -> Iterator[Caveat]:
     """Yield a caveat on the rates and the loss of steps with padding."""
     if not has_padding(reports):
         return
@@ -216,11 +222,27 @@ def _padding(reports: Sequence[Report]) -> Iterator[Caveat]:
     share = shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]}"
     rates = {f"{useful_rate(report):,.0f}" for report in reports}
     rate = f" ({rates.pop()})" if len(rates) == 1 else ""
+    training = compared.scenario.training
+    key = "tokens_used" if training is None or training.lengths is None else "batching"
     yield Caveat(
         "padding",
-        f"{share} % of the tokens are padding (training.tokens_used): tokens/s and MFU count padding, as most logs do; "
+        f"{share} % of the tokens are padding (training.{key}): tokens/s and MFU count padding, as most logs do; "
         f"useful tokens/s{rate}, budgets, goodput and the mean of a loss leave padding out",
     )
+
+
+def _uneven(reports: Sequence[Report]) -> Iterator[Caveat]:
+    """Yield a caveat on the time that ranks with short documents wait for others."""
+    lost = [
+        1.0 - report["even_work_time_s"] / report["step_time_s"] for report in reports if report.get("even_work_time_s")
+    ]
+    if lost:
+        shares = " to ".join(f"{100 * share:.2g}" for share in dict.fromkeys((min(lost), max(lost))))
+        yield Caveat(
+            "lengths",
+            f"{shares} % of the step is waiting for ranks with longer documents: with the mean work on every rank, the "
+            f"step would be so much shorter",
+        )
 
 
 def is_unmeasured(report: Report) -> bool:

@@ -138,6 +138,8 @@ def _flash(parts: Parts, attended: Heads) -> Array:
         window=model.window,
         chunked=model.chunked,
         capped=model.score_cap,
+        # Context-parallel ranks have an equal part of each document (Transformer Engine, `thd` format).
+        documents=tuple(max(1, tokens // cut.context.ring) for tokens in batch.documents),
     )
     forward = attention_kernels(of_rank, cut.context)
     # Each forward step has a backward step over the same blocks.

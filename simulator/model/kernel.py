@@ -5,6 +5,8 @@ A kernel only counts FLOPs and bytes; step/kernels/kernel_time.py knows how long
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -77,6 +79,9 @@ class Attention:
         True if windows cut a sequence into chunks, and a query sees the earlier keys of its own chunk.
     capped : bool
         True if a scaled tanh limits the scores, a second exponential per score.
+    documents : tuple of int
+        Tokens of each document in the sequences together, if queries see keys of their own document alone (packing);
+        empty if every sequence is one document. Tokens of no document are padding, without scores.
     """
 
     name: str
@@ -94,6 +99,21 @@ class Attention:
     window: int = 0
     chunked: bool = False
     capped: bool = False
+    documents: tuple[int, ...] = ()
+
+    @property
+    def blocks(self) -> Iterator[tuple[int, int, int]]:
+        """Blocks of scores that are computed: a number of equal blocks, and the queries and keys of each.
+
+        >>> attention = Attention("packed", 1, 32, 8, 8192, 128, True, False, documents=(2048, 2048, 4096))
+        >>> list(attention.blocks)
+        [(2, 2048, 2048), (1, 4096, 4096)]
+        """
+        if not self.documents:
+            yield self.batch, self.seq_len, self.attended
+        # A ring's other steps have fewer keys than queries, of each document.
+        for tokens, count in Counter(self.documents).items():
+            yield count, tokens, max(1, tokens * self.attended // self.seq_len)
 
     def merging(self, *, half: bool = False) -> tuple[Elementwise, ...]:
         """Return the kernels that merge the results of a ring's step with those of earlier steps; none without a ring.
@@ -147,8 +167,11 @@ class Attention:
         [FLOP].
         """
         matmuls = 5 if self.backward else 2
-        keys = keys_of_query(self.attended, self.window, chunked=self.chunked) if self.causal else self.attended
-        return 2.0 * matmuls * self.batch * self.heads * self.seq_len * keys * self.head_dim
+        scores = 0.0
+        for count, queries, attended in self.blocks:
+            keys = keys_of_query(attended, self.window, chunked=self.chunked) if self.causal else attended
+            scores += count * queries * keys
+        return 2.0 * matmuls * self.heads * scores * self.head_dim
 
     def nbytes(self, itemsize: float) -> float:
         """Return the bytes of Q, K, V and the output, each moved once, for elements of `itemsize` bytes; backward also

@@ -75,6 +75,8 @@ class Batch:
         Whether nothing before the first of `trained` needs a gradient.
     written_itemsize : int
         Bytes of an element of a quantised matrix when written out, and of its matmul's operands; 0 for `itemsize` [B].
+    documents : tuple of int
+        Tokens of each document, if sequences are packed with several; empty if every sequence is one document.
     program : {"bare", "torchtitan", "torchtune", "transformers"}
         Framework whose kernels compute a layer's parts; "bare" for kernels without a framework's overhead.
     """
@@ -91,6 +93,7 @@ class Batch:
     trained: frozenset[str] = frozenset()
     begins: bool = False
     written_itemsize: int = 0
+    documents: tuple[int, ...] = ()
     program: ProgramName = "bare"
 
     @property

@@ -88,7 +88,7 @@ class Compute:
     """
 
     name: str  # unique in the rank's program
-    duration: float  # time on this rank's GPU at nominal speed [s]; stragglers and jitter stretch it
+    duration: float  # time on a GPU at nominal speed [s]; stragglers, jitter and a rank's own work stretch it
     flops: float = 0.0
     nbytes: float = 0.0
     # Duration if a collective of this rank were in flight all the time, taking SMs and HBM bandwidth [s]; None if this
@@ -101,6 +101,7 @@ class Compute:
     # True if a slow GPU stretches the duration; False for work by processors and servers and for copies over PCIe
     on_gpu: bool = True
     parts: KernelParts = ()
+    work: int = -1  # row of the program's `work`, factors on its durations by rank; -1: none
 
     @property
     def kernel_shares(self) -> KernelParts:

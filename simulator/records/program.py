@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import overload
 
+import numpy as np
+
+from simulator.basics.arrays import Floats
 from simulator.records.operation import Collective, Compute, KernelParts, Op, content
 
 
@@ -204,6 +207,14 @@ class Program:
     ranks: Sequence[tuple[Op, ...]]
     idle: frozenset[int] = field(default=frozenset())  # ranks without operations, named here for reports
     beside: ProcessMemory = ProcessMemory()  # memory of each rank's process that its allocations cannot take
+    # Work of each rank in kernels that ranks share but for their data, relative to the kernels' durations, shape (rows,
+    # ranks); `Compute.work` names a row
+    work: Floats = field(default_factory=lambda: np.ones((0, 0)))
+
+    @property
+    def evenly(self) -> Program:
+        """The program with the mean of the ranks' work on every rank."""
+        return replace(self, work=np.repeat(self.work.mean(axis=1, keepdims=True), len(self.ranks), axis=1))
 
     @cached_property
     def lists(self) -> OperationLists:

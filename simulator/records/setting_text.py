@@ -300,6 +300,19 @@ def _resharding(value: Any) -> str:
     return f"resharding over {value} ranks after forward"
 
 
+def _lengths(value: Any) -> str:
+    """Return documents' lengths in words; `value` is None, a mapping, or the record of the keys."""
+    if value is None:
+        return "documents of one length"
+    keys = value if isinstance(value, Mapping) else value.model_dump()
+    if keys.get("file"):
+        return f"documents as in {keys['file']}"
+    if keys.get("histogram"):
+        lengths = sorted(keys["histogram"])
+        return f"documents of {lengths[0]:,} to {lengths[-1]:,} tokens"
+    return f"documents of {keys['median']:,} tokens in the median (sigma {keys['sigma']:g})"
+
+
 _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "cluster.world_size": _counted("GPU", "GPUs"),
     "cluster.stragglers": _slow_ranks,
@@ -310,6 +323,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "collective.servers.count": lambda value: _servers({"count": value}),
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
     "training.tokens_used": lambda value: "no padding" if value == 1 else f"{100 * (1 - value):.3g} % padding",
+    "training.lengths": lambda value: _lengths(value),
     "training.mtp_layers": lambda value: f"{value or 'no'} further token{'s' if value > 1 else ''} predicted",
     "training.lora": lambda value: _lora(value),
     "training.trainable": lambda value: "all parts trained" if value == "all" else f"only {_listed(value)} trained",

@@ -108,6 +108,12 @@ def play_step(
         error.args = (f"{message}; {unlimited}{advice(cluster, step, jitter)}",)
         raise
     report, parameters = summarize_step(planned, cluster, timeline), None
+    if planned.program.work.size:
+        even = play(
+            by, planned.program.evenly, cluster, jitter=jitter, limit_memory=False, allocator=step.keys.allocator,
+            keep=(),
+        )  # fmt: skip
+        report = replace(report, even_work_time_s=even.end)
     if step.lesson is not None:
         # Imported late, because a simulation without real training needs no numerics.
         from simulator.engine.events import execute_until_stuck

@@ -85,6 +85,7 @@ def to_step(
         # Real training carries arrays in every collective, and a closed form carries none.
         collectives="played" if spec.numerics else spec.collectives,
         loss_scaling=spec.loss_scaling.replaced(rule=scaling_rule(spec.loss_scaling, spec.precision)),
+        lengths=None if spec.lengths is None else spec.lengths.located(base),
     )
     return TrainingStep(
         keys,

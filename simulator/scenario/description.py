@@ -26,7 +26,7 @@ _LONGEST: Final = 40
 # Keys mentioned only if they differ from the default.
 _SAID_IF_UNUSUAL: Final = (
     "activation_checkpointing", "attention", "framework", "allocator", "gradient_accumulation_steps",
-    "global_batch", "tokens_used", "mtp_layers",
+    "global_batch", "tokens_used", "lengths", "batching", "mtp_layers",
 )  # fmt: skip
 
 

@@ -71,6 +71,11 @@ def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
     jitter, training = scenario.cluster.jitter, scenario.training
     if jitter.compute or jitter.latency:
         yield ("cluster", "jitter"), "a plan excludes jitter, because random times may be shorter than any lower bound"
+    if training is not None and training.lengths is not None:
+        yield (
+            ("training", "lengths"),
+            "a plan is for documents of one length, of which its bounds are; use run or sweep",
+        )
     if scenario.cluster.events:
         yield ("cluster", "events"), "a plan is for a machine on which nothing fails during a step; use run or sweep"
     # Bounds assume the GPU's own speed: slower ranks keep them valid, faster ranks do not.

@@ -243,6 +243,10 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
     # Samples of some models have no tokens, no padding and no next token.
     if spec.tokens_used == 1.0:
         del data["tokens_used"]
+    if spec.lengths is None:
+        del data["lengths"], data["batching"]
+    else:
+        data["lengths"] = {key: value for key, value in data["lengths"].items() if value is not None}
     if spec.mtp_layers == 0:
         del data["mtp_layers"]
     policy = spec.activation_checkpointing

@@ -120,6 +120,7 @@ def conflicts(
     yield from _framework(shape, base)
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
     yield from _tokens_used(shape, model)
+    yield from _lengths(shape, model, base)
     yield from _lora(shape, model, _gpu(cluster, facts, base))
     yield from _trainable(shape, model)
     yield from _loss(shape, model)
@@ -184,6 +185,37 @@ def _tokens_used(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViola
     if model is not None and model.work_unit == SAMPLE:
         message = f"got {shape.tokens_used:g}, but samples of {model.name} are no sequences of tokens; omit the key"
         yield _conflict("tokens_used", message, "training.model")
+
+
+def _lengths(shape: TrainingSpec, model: Model | None, base: Path) -> Iterator[RuleViolation]:
+    """Yield a violation for documents of unequal lengths in a step that cannot have them."""
+    if shape.lengths is None:
+        return
+    cut, padded = shape.parallelism, shape.batching in ("pad_to_longest", "bucket")
+    several = next((name for name in ("tp", "pp", "cp", "ep") if getattr(cut, name) > 1), None)
+    samples = model is not None and model.work_unit == SAMPLE
+    reasons = (
+        ("tokens_used", shape.tokens_used != 1.0, "follows from lengths and batching; omit the key"),
+        ("numerics", shape.numerics, "documents of a real training have one length; omit lengths"),
+        ("model", samples, "samples of this model are no sequences of tokens; omit lengths"),
+        ("sharding.strategy", shape.sharding.asynchronous, "asynchronous workers have equal batches; omit lengths"),
+        (
+            f"parallelism.{several}", padded and several is not None,
+            f"ranks of a group exchange micro-batches of unequal size under batching {shape.batching}, which is not "
+            "simulated; write batching: pack, or pad",
+        ),
+        (
+            "parallelism.balanced", cut.unlike_places > 1,
+            "documents are cut evenly over context-parallel ranks; write balanced: true",
+        ),
+    )  # fmt: skip
+    for key, breaks, message in reasons:
+        if breaks:
+            yield _conflict(key, message, "training.lengths")
+    try:
+        _ = shape.lengths.located(base).source
+    except ValueError as error:
+        yield _conflict("lengths.file", str(error))
 
 
 def _mtp_layers(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:

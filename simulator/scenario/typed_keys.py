@@ -158,6 +158,25 @@ class LearningKeys(TypedDict, total=False):
     """Path of an .npz file with initial parameters under PyTorch's names; generated from the seed if omitted."""
 
 
+class LengthsKeys(TypedDict, total=False):
+    """Lengths of the documents of a training (keys of training.lengths): a distribution, a file, or a histogram."""
+
+    distribution: Literal["lognormal"]
+    """Distribution of lengths: lognormal, with median and sigma."""
+    median: int | str
+    """Median length in tokens, of a lognormal distribution."""
+    sigma: float
+    """Standard deviation of the logarithm of lengths; 1 to 1.5 is usual for web text."""
+    file: str
+    """Path of a CSV file with the column length, and count if a line stands for several."""
+    histogram: Mapping[str, float]
+    """Lengths with their weights, such as {512: 8, 4k: 1}."""
+    max: int | str
+    """Longest document; longer ones are cut. By default, and at most, seq_len."""
+    seed: int
+    """Seed of the drawn lengths and of their order."""
+
+
 class LoraKeys(TypedDict, total=False):
     """Low-rank adapters on a frozen model (keys of lora)."""
 
@@ -492,6 +511,12 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     global_batch: int | str
     """Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq); alternative to
     gradient_accumulation_steps."""
+    lengths: LengthsKeys
+    """Lengths of the documents; by default, every document has seq_len tokens."""
+    batching: Literal["pad", "pad_to_longest", "bucket", "pack", "pack_balanced"]
+    """How documents of unequal lengths become sequences. pad: padded to seq_len; pad_to_longest: to the longest of a
+    micro-batch; bucket: so, after sorting by length; pack: several in a sequence of seq_len, attention within each
+    document; pack_balanced: so, with like work on all ranks."""
     tokens_used: float
     """Share of a batch's tokens that are not padding. Padding is computed like other tokens: the share changes no time,
     only the rate of useful tokens."""

@@ -68,6 +68,8 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     if not shape.lora.rank:
         for name in ("targets", "dtype", "dropout", "base", "dora", "hidden"):
             yield ("training", "lora", name), "every parameter is trained; write a rank, such as lora: {rank: 16}"
+    if shape.lengths is None:
+        yield ("training", "batching"), "every document has seq_len tokens; write lengths"
     yield from _optimizer(shape)
     yield from _sharding(shape)
     yield from _precision(shape, base)

@@ -81,6 +81,15 @@ class PassPieces:
         return PassPieces(self.pieces + shifted)
 
 
+@dataclass(frozen=True, slots=True)
+class PieceAt:
+    """A piece of a pass in a program: the pass, the piece's place in it, and the micro-batch."""
+
+    of: PassPieces
+    place: int
+    micro: int
+
+
 NOTHING = KernelCost(0.0, 0.0, 0.0, 0.0)
 NO_PASS = PassPieces(())
 

@@ -27,7 +27,7 @@ from math import prod
 from simulator.basics.dtypes import find
 from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.optimizers.optimizer import Shape, busiest_owner
-from simulator.step.pass_pieces import NOTHING, PassPieces
+from simulator.step.pass_pieces import NOTHING, PassPieces, PieceAt
 from simulator.step.pipelines.schedule import Pass, Work
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
@@ -419,6 +419,7 @@ class Passes:
                 # Each exchange is awaited by the first kernels that need its result.
                 waits = [*after, *self.builder.awaited(), *(exchanges.pop(index) for index in piece.awaited)]
                 done = self.builder.compute(name + label, piece.cost, kind, waits, None if label else act)
+                self.builder.pieces[done] = PieceAt(pieces, place, act.micro)
                 # Later kernels follow the first on the same stream.
                 after = []
                 if piece.synchronizes:

@@ -9,6 +9,7 @@ The planning functions: `plan_step` for a simulation, `ranks_alone` for the memo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -16,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from simulator.basics.arrays import Floats
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.model import modules, refusals, training_flops_per_token
@@ -27,6 +29,7 @@ from simulator.step.checkpoint_traffic import checkpoint_bytes
 from simulator.step.communicator import Communicator
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
+from simulator.step.lengths import batches
 from simulator.step.passes import Passes
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Pass
@@ -40,6 +43,7 @@ from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy
 from simulator.step.streams import HOST_COPIES, dimension_of
 from simulator.step.units import Unit, batch_of, host_ratio, units
 from simulator.step.update import update
+from simulator.step.work import with_work
 
 # Host time, relative to the time of the kernels, from which launches are simulated. Below, a host is ahead of its GPU
 # but for a step's first kernels.
@@ -97,11 +101,16 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     # Closed forms need ranks that arrive together, and links that stay as they are: no straggler, jitter, event
     # or checkpoint in flight.
     even = steady and not cluster.changes and not step.saves and all(speed == 1.0 for speed in cluster.speeds)
+    even = even and len(set(step.batches)) <= 1
     step = on_ranks(step, cluster, cluster.world_size)
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.keys.collectives, even, step.copies_to_host, step.algorithm)
     stages = _write(cluster, step, communicator)
-    lists = [StageOps(stage.builder.ops, stage.builder.scopes) for stage in stages]
+    ops: list[list[Op]] = [stage.builder.ops for stage in stages]
+    work = np.ones((0, 0))
+    if step.batches:
+        ops, work = _with_work(cluster, step, groups, stages)
+    lists = [StageOps(of_stage, stage.builder.scopes) for of_stage, stage in zip(ops, stages, strict=True)]
     ranks = for_every_rank(lists, groups, communicator.among)
     collectives = [op for stage in stages for op in stage.builder.collectives]
     # Also raises an error now, rather than during the simulation, if an algorithm cannot run in some group.
@@ -109,12 +118,13 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     closed_forms = sum(op.duration is not None for op in collectives)
     # Model-parallel ranks share a micro-batch, hence only data-parallel ranks multiply tokens.
     tokens = step.keys.seq_len * step.keys.micro_batch_size * step.accumulation * groups.grid.size("dp")
+    tokens = sum(micro.tokens for rank in step.batches for micro in rank) or tokens
     model = flops_of(step) * tokens
     # Every list is run by equally many ranks.
     fullest = max(stages, key=lambda stage: stage.states.on_host + stage.passes.most_on_host)
     recomputed = sum(u.recompute.flops for stage in stages for u in stage.passes.units if u.recompute is not None)
     return StepPlan(
-        program=Program(ranks, beside=process_memory(cluster.gpus[0], step, groups)),
+        program=Program(ranks, beside=process_memory(cluster.gpus[0], step, groups), work=work),
         step=step,
         strategy=STRATEGIES.find(step.sharding.strategy),
         tokens=tokens,
@@ -135,7 +145,7 @@ def flops_of(step: TrainingStep) -> float:
     """Return the model FLOPs per token of a training step: the numerator of MFU. Frozen parts need no gradients of
     weights, and parts before the first trained one no gradients at all.
     """
-    flops = training_flops_per_token(step.model, step.keys.seq_len)
+    flops = _flops_per_token(step)
     if step.trained is None:
         return flops
     parts = modules(step.model)
@@ -153,6 +163,40 @@ def flops_of(step: TrainingStep) -> float:
     )
     behind = max(0, begins - 1) / step.model.num_layers
     return max(flops / 3, flops - 2.0 * frozen - 2.0 * before - attention * behind * 2 / 3)
+
+
+def _flops_per_token(step: TrainingStep) -> float:
+    """Return the model FLOPs per computed token, without regard to frozen parts: the mean over a step's documents."""
+    micros = [micro for rank in step.batches for micro in rank]
+    if not micros:
+        return training_flops_per_token(step.model, step.keys.seq_len)
+    counts = Counter(tokens for micro in micros for tokens in micro.documents or (micro.seq_len,) * micro.sequences)
+    counts[1] += sum(micro.tokens - micro.used for micro in micros if micro.documents)
+    total = sum(tokens * count * training_flops_per_token(step.model, tokens) for tokens, count in counts.items())
+    return total / sum(micro.tokens for micro in micros)
+
+
+def _with_work(
+    cluster: Cluster, step: TrainingStep, groups: Groups, stages: Sequence[_StageProgram]
+) -> tuple[list[list[Op]], Floats]:
+    """Return the operations of each list with the work of each data-parallel rank, and the rows of work."""
+    left, sharded = hbm_left(cluster), STRATEGIES.find(step.sharding.strategy).shards_parameters
+
+    def stacks(of: TrainingStep) -> list[tuple[Unit, ...]]:
+        return [
+            units(of, cluster.gpus[0], groups.data_parallel, left, sharded=sharded, place=place)
+            for place in range(groups.unlike_places)
+        ]
+
+    builders = [stage.builder for stage in stages]
+    return with_work(
+        [builder.ops for builder in builders],
+        [builder.pieces for builder in builders],
+        stages[0].stacks,
+        KernelTimer(cluster.gpus[0], step, left),
+        groups.grid.coordinate("dp"),
+        lambda micro: stacks(replace(step, batches=((micro,),))),
+    )
 
 
 def _in_every_group(stages: Iterable[_StageProgram], communicator: Communicator) -> list[Collective]:
@@ -293,10 +337,19 @@ def groups_of(step: TrainingStep, world_size: int) -> Groups:
 
 
 def on_ranks(step: TrainingStep, cluster: Cluster, world_size: int) -> TrainingStep:
-    """Return the training step with all that depends on the first `world_size` ranks of a cluster filled in: the nodes
-    of expert-parallel groups, and no sharding over groups of a single rank.
+    """Return the training step with all that depends on the first `world_size` ranks of a cluster filled in: the
+    documents of each rank, the nodes of expert-parallel groups, and no sharding over groups of a single rank.
     """
-    return _on_nodes(_without_lone_shards(step, world_size), cluster, world_size)
+    return _on_nodes(_without_lone_shards(_with_documents(step, world_size), world_size), cluster, world_size)
+
+
+def _with_documents(step: TrainingStep, world_size: int) -> TrainingStep:
+    """Return the training step with the documents of each data-parallel rank's micro-batches, if lengths are given."""
+    keys = step.keys
+    if keys.lengths is None:
+        return step
+    shape = step.parallelism.grid(world_size).size("dp"), step.accumulation
+    return replace(step, batches=batches(keys.lengths, keys.batching, keys.seq_len, keys.micro_batch_size, shape))
 
 
 def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
@@ -369,6 +422,7 @@ class _StageProgram:
     begins: Mapping[Pass, int]  # see `StageNotes`
     ends: int  # see `StageNotes`
     micros: Sequence[int]  # recorded micro-batches
+    stacks: Sequence[Sequence[Unit]]  # the model's units, by place along the sequence
 
 
 def _write(
@@ -432,7 +486,7 @@ def _write(
         # The update overwrites what the copy reads.
         builder.await_next([saved])
         update(builder, passes, timer, rank_states, strategy)
-        noted.append(_StageProgram(builder, passes, planned, rank_states, begins, ends, micros))
+        noted.append(_StageProgram(builder, passes, planned, rank_states, begins, ends, micros, by_place))
     return noted
 
 

@@ -32,6 +32,7 @@ from simulator.step.communicator import Communicator, ServerOperation
 from simulator.step.framework import BARE, Framework
 from simulator.step.kernel_timer import KernelCost
 from simulator.step.offload import CopyDirection, host_rate
+from simulator.step.pass_pieces import PieceAt
 from simulator.step.process_groups import Scope
 from simulator.step.sharding import Sharding
 from simulator.step.streams import stream_of
@@ -55,6 +56,8 @@ class ProgramBuilder:
     scopes: dict[str, Scope] = field(default_factory=dict)  # process group of each collective, by name
     # Allocations made by passes that are not recorded and freed by recorded passes, by name
     assumed: dict[str, Allocate] = field(default_factory=dict)
+    # Piece of a pass that each kernel computes, by name
+    pieces: dict[str, PieceAt] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     last_kernels: str | None = None  # last operation on the compute stream
     # Exchanges before the next kernels, and receives before the host's next issue.

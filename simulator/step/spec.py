@@ -14,6 +14,7 @@ from simulator.model.operation import ProgramName
 from simulator.model.shape import Transformer
 from simulator.step.framework import BARE, Framework
 from simulator.step.learning_spec import LossScaling
+from simulator.step.lengths import PACKING, Batches, MicroBatch
 from simulator.step.optimizers.adam import ADAM
 from simulator.step.optimizers.optimizer import Optimizer
 from simulator.step.parallelism import Parallelism
@@ -52,6 +53,8 @@ class TrainingStep:
     paged_out : tuple of int
         Bytes of a paged optimizer's states that the ranks of each pipeline stage hold on the host between updates;
         empty if all states are on the GPU [B].
+    batches : tuple of tuples of MicroBatch
+        Micro-batches of each data-parallel rank; empty if all have the same sequences.
     experts_in_node : int
         Consecutive expert-parallel ranks on each node; 0 if nodes are unknown, or have unequal numbers of these ranks.
     """
@@ -64,6 +67,7 @@ class TrainingStep:
     lesson: TrainingTask | None = None
     trained: TrainedParts | None = None
     paged_out: tuple[int, ...] = ()
+    batches: Batches = ()
     experts_in_node: int = 0
 
     def with_keys(self, **changes: Any) -> TrainingStep:
@@ -120,6 +124,30 @@ class TrainingStep:
     def copies_to_host(self) -> bool:
         """True if ranks copy arrays to their hosts and back."""
         return self.keys.offload.states or self.keys.offload.activations or any(self.paged_out)
+
+    @property
+    def heaviest(self) -> MicroBatch:
+        """The micro-batch with the most tokens, and the most scores among these; the step's program is written for it,
+        and memory holds it.
+        """
+        every = [micro for rank in self.batches for micro in rank]
+        if not every:
+            sequences, tokens = self.keys.micro_batch_size, self.keys.seq_len
+            return MicroBatch(sequences, tokens, sequences * tokens)
+        return max(every, key=lambda micro: (micro.tokens, micro.pairs, micro.documents))
+
+    @property
+    def tokens_used(self) -> float:
+        """Share of the computed tokens that are not padding."""
+        every = [micro for rank in self.batches for micro in rank]
+        if not every:
+            return self.keys.tokens_used
+        return sum(micro.used for micro in every) / sum(micro.tokens for micro in every)
+
+    @property
+    def packs(self) -> bool:
+        """True if sequences are packed with documents."""
+        return bool(self.batches) and self.keys.batching in PACKING
 
     @property
     def loss_kernels(self) -> LossKernels:

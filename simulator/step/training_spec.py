@@ -31,6 +31,7 @@ from simulator.step.learning_spec import (
     LearningSpec,
     LossScaling,
 )
+from simulator.step.lengths import Batching, Lengths
 from simulator.step.optimizers.optimizer import DISTRIBUTIONS, OPTIMIZERS
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import SHORT_PRECISIONS, Precision
@@ -235,6 +236,17 @@ class TrainingSpec(Spec):
         description=(
             "Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq); alternative to "
             "gradient_accumulation_steps."
+        ),
+    )
+    lengths: Lengths | None = Field(
+        default=None, description="Lengths of the documents; by default, every document has seq_len tokens."
+    )
+    batching: Annotated[Batching, reading.choice(get_args(Batching))] = Field(
+        default="pack",
+        description=(
+            "How documents of unequal lengths become sequences. pad: padded to seq_len; pad_to_longest: to the longest "
+            "of a micro-batch; bucket: so, after sorting by length; pack: several in a sequence of seq_len, attention "
+            "within each document; pack_balanced: so, with like work on all ranks."
         ),
     )
     tokens_used: Annotated[float, reading.number(positive=True, most=1.0)] = Field(

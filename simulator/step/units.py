@@ -240,15 +240,17 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     # A tensor that is cast before the exchange travels in eight or four bits. Real training gathers its own arrays.
     if step.framework.kernels.casts_once and is_narrow(step.precision.matmul) and step.lesson is None:
         cut = replace(cut, gather_dtype=step.precision.matmul)
+    heaviest = step.heaviest
     return Batch(
-        step.keys.micro_batch_size,
-        step.keys.seq_len,
+        heaviest.sequences,
+        heaviest.seq_len,
         itemsize,
         step.keys.attention,
         step.keys.dropout is not False,
         cut=cut,
         adapters=step.model.adapters,
         float16=step.precision.params == "float16",
+        documents=heaviest.documents,
         program=step.program,
     )
 

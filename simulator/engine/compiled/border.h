@@ -86,6 +86,7 @@ static int lists_inside(const Problem *p, const Lengths *n, Result *out, int64_t
         for (int64_t op = p->list_begin[list]; op < p->list_begin[list + 1]; op++) {
             WITHIN(op_kind, p->op_kind[op], 0, MEMORY + 1);
             WITHIN(op_stream, p->op_stream[op], 0, streams);
+            WITHIN(op_work, p->op_work[op], -1, n->worked / (n->ranks ? n->ranks : 1));
             for (int64_t k = p->after_begin[op]; k < p->after_begin[op + 1]; k++) WITHIN(after, p->after[k], 0, places);
             if (p->op_kind[op] != COLLECTIVE) continue;
             WITHIN(op_member, p->op_member[op], 0, n->memberships / (n->ranks ? n->ranks : 1));

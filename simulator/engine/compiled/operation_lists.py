@@ -15,7 +15,8 @@ from simulator.engine.compiled.simulated_kinds import SimulatedKind
 from simulator.records.operation import Collective, Compute, Op
 
 _OP_COLUMNS: Final = (
-    "queue", "after", "op_kind", "op_flags", "op_stream", "op_alone", "op_contended", "op_instance", "op_member",
+    "queue", "after", "op_kind", "op_flags", "op_stream", "op_alone", "op_contended", "op_work", "op_instance",
+    "op_member",
 )  # fmt: skip
 
 
@@ -35,6 +36,8 @@ class Lists:
         List of each simulated rank.
     speeds : float array, shape (ranks,)
         Speed of each simulated rank, 1 for a healthy GPU.
+    work : float array, shape (rows, ranks)
+        Factors on durations, as in `Program`.
     """
 
     ops: Sequence[Sequence[Op]]
@@ -42,6 +45,7 @@ class Lists:
     kind_of: Sequence[int]
     list_of: Ints
     speeds: Floats
+    work: Floats
 
 
 def first_instances(lists: Lists, kinds: Sequence[SimulatedKind]) -> Ints:
@@ -78,6 +82,7 @@ def operation_lists(lists: Lists, kinds: Sequence[SimulatedKind]) -> dict[str, A
             op_stream=[numbers[op.stream] for op in ops],
             op_alone=[kernel.duration if kernel else 0.0 for kernel in kernels],
             op_contended=[_contended(kernel) if kernel else 0.0 for kernel in kernels],
+            op_work=[kernel.work if kernel else -1 for kernel in kernels],
             op_instance=[first[family] if family >= 0 else 0 for family in families],
             op_member=[table_of[lists.kind_of[family]] if family >= 0 else 0 for family in families],
             after=[place_of[name] for op in ops for name in op.after],

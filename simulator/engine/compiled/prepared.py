@@ -69,7 +69,8 @@ class CoreProgram:
         # A cluster without stragglers has no list of speeds.
         speeds = np.array(self.cluster.speeds[:ranks] or np.ones(ranks))
         list_of = np.array(lists.list_of, np.int64)[first]
-        return Lists(lists.lists, lists.family_at, lists.kind_of, list_of, speeds[first])
+        work = self.program.work[:, first] if self.program.work.size else np.ones((0, len(first)))
+        return Lists(lists.lists, lists.family_at, lists.kind_of, list_of, speeds[first], work)
 
     @cached_property
     def kinds(self) -> Sequence[SimulatedKind]:

@@ -68,6 +68,8 @@ typedef struct {
     const uint8_t *op_kind, *op_flags;
     const int32_t *op_stream;    /* index among the streams of the list */
     const double *op_alone, *op_contended; /* kernels: duration without and beside communication */
+    const int32_t *op_work;      /* kernels: row of `work`; -1: none */
+    const double *work;          /* [rows][ranks], factors on the durations */
     const int64_t *after_begin;  /* [operations + 1] */
     const int32_t *after;        /* places of operations that must end first */
     /* Collectives. The instance of rank r is op_instance + member_group[op_member][r]. */
@@ -159,7 +161,7 @@ typedef struct {
 /* Numbers of entries of the arrays above, for the check of every index before the simulation (border.h): `results` of
  * `start` and `end`, `logged` of `enter` and `through`, `routed` detours times routings. */
 typedef struct {
-    int64_t links, changes, changed_links, changed_ranks, avoided, ranks, queued, operations, awaited,
+    int64_t links, changes, changed_links, changed_ranks, avoided, ranks, queued, operations, worked, awaited,
         memberships, instances, members, shapes, started, rows, inner, outer, parts, tables, routes, sized,
         taken, busy, routed, lists, streams, groups, starters, detours, routings, results, logged;
 } Lengths;

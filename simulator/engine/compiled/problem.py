@@ -62,6 +62,7 @@ def problem_of(
     values |= {
         "list_of": lists.list_of,
         "speed": lists.speeds,
+        "work": lists.work.ravel(),
         "out_begin": starts(lengths),
         "seed": jitter.seed,
         "noise_rank": np.arange(ranks),

@@ -281,8 +281,8 @@ def reduce_by_symmetry(
         for op, lies in zip(members, routed_members, strict=True)
     ]
     lists = np.array(program.lists.list_of)
-    # Two ranks may only be alike if list and speed are equal.
-    facts = np.stack([lists, np.array(speeds or np.ones(len(lists)))])
+    # Two ranks may only be alike if list, speed and work are equal.
+    facts = np.stack([lists, np.array(speeds or np.ones(len(lists))), *program.work])
     partition = equitable_partition(placed, np.unique(facts, axis=1, return_inverse=True)[1].ravel(), capacity)
     return None if partition is None else Quotient(partition, placed, begins(map(len, kinds)), capacity)
 

@@ -68,13 +68,14 @@ static void change_speed(Play *play, int32_t rank, double speed) {
     time_all_kernels(play, rank);
 }
 
-/* Start a kernel. Stragglers and noise stretch both durations alike. */
+/* Start a kernel. Stragglers, noise and the rank's own work stretch both durations alike. */
 static void start_kernels(Play *play, int32_t rank, int32_t stream, int32_t place, int64_t op) {
     const Problem *p = play->p;
     double speed = p->op_flags[op] & ON_GPU ? p->speed[rank] : 1.0, noise = 1.0;
     if (p->noise_compute)
         noise = factor(p->noise_compute, noise_state(p->seed, (uint64_t)p->noise_rank[rank], (uint64_t)place), 0);
     double stretch = noise / speed;
+    if (p->op_work[op] >= 0) stretch *= p->work[(int64_t)p->op_work[op] * p->ranks + rank];
     Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
     kernels->alone = p->op_alone[op] * stretch;
     kernels->slowed = p->op_contended[op] * stretch;

@@ -142,6 +142,8 @@ class TrainingReport(HasHeadline):
         of ResNet-50 then means images per second.
     tokens_used : float
         Share of the batch's tokens that are not padding, above 0 to 1.
+    even_work_time_s : float or None
+        Time of the step if each rank had the mean of the ranks' work; None unless documents differ in length [s].
     learning : Learning or None
         Results of a real training.
     algorithms : dict of str to str
@@ -197,6 +199,7 @@ class TrainingReport(HasHeadline):
     unmeasured_dtype: str | None = None
     work_unit: str = TOKEN
     tokens_used: float = 1.0
+    even_work_time_s: float | None = None
     learning: Learning | None = None
     algorithms: dict[str, str] = field(default_factory=dict)
     constants: str | None = None
@@ -366,7 +369,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         step_time_s=time / rounds,
         tokens_per_s=steps * plan.tokens,
         tokens_per_s_per_gpu=steps * plan.tokens / ranks,
-        useful_tokens_per_s=steps * plan.tokens * plan.step.keys.tokens_used,
+        useful_tokens_per_s=steps * plan.tokens * plan.step.tokens_used,
         mfu=steps * plan.model_flops / available,
         hfu=steps * plan.hardware_flops / available,
         model_flops_per_s_per_gpu=steps * plan.model_flops / ranks,
@@ -401,7 +404,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         carried_over=carried_over,
         unmeasured_dtype=None if is_measured_dtype(dtype, chip) else dtype,
         work_unit=plan.step.model.work_unit,
-        tokens_used=plan.step.keys.tokens_used,
+        tokens_used=plan.step.tokens_used,
         algorithms=dict(plan.algorithms),
         constants=BETWEEN.join(plan.constants) or None,
         constants_by_operation=dict(plan.constants_by_operation),

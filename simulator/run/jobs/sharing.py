@@ -255,6 +255,8 @@ def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None) -> JobPr
     if step is not None:
         try:
             program = plan_step(part, step).program
+            if program.work.size:
+                raise ScenarioError("training.lengths: jobs have documents of one length; omit the key")
             play("auto", program, part, allocator=step.keys.allocator, keep=())
         except (ScenarioError, OutOfMemoryError) as error:
             raise ScenarioError(f"jobs.{job.name}: {error}") from error

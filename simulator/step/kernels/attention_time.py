@@ -70,30 +70,37 @@ def attention_time(
     free = c.sms - sms_taken
     compute = _block_steps(kernel, c, free) * _tile_time(c, kernel)
     if c.prologue:
-        compute += -(-kernel.batch * kernel.heads * -(-kernel.seq_len // BLOCK) // free) * c.prologue
+        strips = sum(count * -(-queries // BLOCK) for count, queries, _ in kernel.blocks)
+        compute += -(-kernel.heads * strips // free) * c.prologue
     moved = attention_bytes(kernel, c.itemsize, c.generation, c.on_chip) / (c.hbm_bandwidth * hbm_share)
     return c.launch + max(compute, moved)
 
 
 def _block_steps(kernel: Attention, c: AttentionConstants, free: int) -> float:
     """Return the tiles (BLOCK x BLOCK scores) that the busiest of `free` SMs computes."""
-    strips, columns = -(-kernel.seq_len // BLOCK), -(-kernel.attended // BLOCK)
-    heads = kernel.batch * kernel.heads
+    total = longest_strip = 0.0
+    heads, strips = kernel.batch * kernel.heads, 0
     # Masked scores inside the diagonal's tiles are computed too; a window covers its own tiles and the diagonal's.
     tiles = -(-kernel.window // BLOCK)
-    per_strip = keys_of_query(columns, tiles, chunked=kernel.chunked, diagonal=1) if kernel.causal else float(columns)
-    if tiles and c.masked:
-        per_strip += c.masked * (keys_of_query(columns, diagonal=1) - per_strip)
-    per_head = strips * per_strip
+    for count, queries, keys in kernel.blocks:
+        rows, columns = -(-queries // BLOCK), -(-keys // BLOCK)
+        per_strip = (
+            keys_of_query(columns, tiles, chunked=kernel.chunked, diagonal=1) if kernel.causal else float(columns)
+        )
+        if tiles and c.masked:
+            per_strip += c.masked * (keys_of_query(columns, diagonal=1) - per_strip)
+        longest = min(columns, tiles + (not kernel.chunked)) if tiles else columns
+        total, longest_strip = total + count * rows * per_strip, max(longest_strip, float(longest))
+        strips += count * rows
+    per_head = total / kernel.batch
     # A whole head runs on one SM: few heads leave SMs idle.
     if c.generation == 1:
         return -(-heads // free) * per_head
-    if kernel.causal:
+    if kernel.causal or kernel.documents:
         # The longest strip runs on one SM, even if every other SM is idle.
-        longest = min(columns, tiles + (not kernel.chunked)) if tiles else columns
-        return max(heads * per_head / free, float(longest))
+        return max(kernel.heads * total / free, longest_strip)
     # Wave quantisation: the last wave takes as long as a full wave.
-    return -(-heads * strips // free) * float(columns)
+    return -(-kernel.heads * strips // free) * longest_strip
 
 
 def _tile_time(c: AttentionConstants, kernel: Attention) -> float:
