@@ -179,11 +179,11 @@ def pieces(request: CollectiveRequest) -> int:
     """Return the number of pieces for the array: the requested number, else some for each tree, none of them empty."""
     if request.chunks:
         return request.chunks
-    wanted = 2 * PIECES
+    most = 2 * PIECES
     if _has_chains(request):
         grown, transfers = 2 * len(request.nodes[0]), 2 * (request.world_size - 1)
-        wanted = grown * min(_PIECES_OVER_NODES, max(PIECES, _MOST_TRANSFERS // (grown * transfers)))
-    return max(1, min(wanted, request.elements))
+        most = grown * min(_PIECES_OVER_NODES, max(PIECES, _MOST_TRANSFERS // (grown * transfers)))
+    return max(1, min(most, request.elements))
 
 
 def _schedule(request: CollectiveRequest, grow: Callable[[], Sequence[_Tree]], *, up: bool, down: bool) -> Schedule:

@@ -79,9 +79,9 @@ class Lengths(Spec):
     @model_validator(mode="after")
     def _one_source(self) -> Lengths:
         """Refuse no source of lengths, several sources, and a distribution without its numbers."""
-        given = [name for name in ("distribution", "file", "histogram") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"needs one of distribution, file and histogram; got {' and '.join(given) or 'none'}")
+        sources = [name for name in ("distribution", "file", "histogram") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            raise ValueError(f"needs one of distribution, file and histogram; got {' and '.join(sources) or 'none'}")
         if (self.distribution is None) != (self.median is None) or (self.median is None) != (self.sigma is None):
             raise ValueError("median and sigma belong to distribution: lognormal; write all three, or none")
         return self
@@ -192,13 +192,13 @@ def batches(lengths: Lengths, batching: Batching, seq_len: int, sequences: int, 
         packed = _packed(_to_fill(draw, rows * seq_len, longest, generator), rows, seq_len)
         # The fullest sequences came first.
         order = [packed[place] for place in generator.permutation(rows)]
-        made = [_of_rows(order[place : place + sequences], seq_len) for place in range(0, rows, sequences)]
+        micro_batches = [_of_rows(order[place : place + sequences], seq_len) for place in range(0, rows, sequences)]
         balanced = batching == "pack_balanced"
-        return _balanced(packed, made, sequences, seq_len, shape) if balanced else _dealt(made, shape)
-    drawn = np.minimum(draw(rows, generator), longest)
+        return _balanced(packed, micro_batches, seq_len, shape) if balanced else _dealt(micro_batches, shape)
+    documents = np.minimum(draw(rows, generator), longest)
     if batching == "bucket":
-        drawn = np.sort(drawn)[::-1]
-    groups = drawn.reshape(-1, sequences).tolist()
+        documents = np.sort(documents)[::-1]
+    groups = documents.reshape(-1, sequences).tolist()
     return _dealt([_padded(group, seq_len if batching == "pad" else 0) for group in groups], shape)
 
 
@@ -206,13 +206,13 @@ def _to_fill(
     draw: Callable[[int, np.random.Generator], Ints], tokens: int, longest: int, generator: np.random.Generator
 ) -> list[int]:
     """Return drawn documents, cut to `longest` tokens, that together have at least a number of tokens."""
-    drawn = np.zeros(0, np.int64)
-    while (total := int(drawn.sum())) < tokens:
-        mean = total / len(drawn) if len(drawn) else longest
+    documents = np.zeros(0, np.int64)
+    while (total := int(documents.sum())) < tokens:
+        mean = total / len(documents) if len(documents) else longest
         more = draw(int((tokens - total) / mean) + 16, generator)
-        drawn = np.concatenate([drawn, np.minimum(more, longest)])
-    kept: list[int] = drawn[: int(np.searchsorted(np.cumsum(drawn), tokens)) + 1].tolist()
-    return kept
+        documents = np.concatenate([documents, np.minimum(more, longest)])
+    enough: list[int] = documents[: int(np.searchsorted(np.cumsum(documents), tokens)) + 1].tolist()
+    return enough
 
 
 def _packed(documents: Sequence[int], rows: int, seq_len: int) -> list[list[int]]:
@@ -237,8 +237,8 @@ def _packed(documents: Sequence[int], rows: int, seq_len: int) -> list[list[int]
 def _of_rows(rows: Sequence[Sequence[int]], seq_len: int) -> MicroBatch:
     """Return a micro-batch of packed sequences."""
     documents = sorted((tokens for row in rows for tokens in row), reverse=True)
-    whole = documents == [seq_len] * len(rows)
-    return MicroBatch(len(rows), seq_len, sum(documents), () if whole else tuple(documents))
+    is_unpacked = documents == [seq_len] * len(rows)
+    return MicroBatch(len(rows), seq_len, sum(documents), () if is_unpacked else tuple(documents))
 
 
 def _padded(lengths: Sequence[int], seq_len: int) -> MicroBatch:
@@ -246,30 +246,30 @@ def _padded(lengths: Sequence[int], seq_len: int) -> MicroBatch:
     return MicroBatch(len(lengths), seq_len or -(-max(lengths) // MULTIPLE) * MULTIPLE, sum(lengths))
 
 
-def _dealt(made: Sequence[MicroBatch], shape: tuple[int, int]) -> Batches:
+def _dealt(micro_batches: Sequence[MicroBatch], shape: tuple[int, int]) -> Batches:
     """Return micro-batches dealt to ranks: the first to each rank, then the second."""
     ranks, micros = shape
-    return tuple(tuple(made[micro * ranks + rank] for micro in range(micros)) for rank in range(ranks))
+    return tuple(tuple(micro_batches[micro * ranks + rank] for micro in range(micros)) for rank in range(ranks))
 
 
 def _balanced(
-    packed: Sequence[Sequence[int]], made: Sequence[MicroBatch], sequences: int, seq_len: int, shape: tuple[int, int]
+    packed: Sequence[Sequence[int]], unsorted: Sequence[MicroBatch], seq_len: int, shape: tuple[int, int]
 ) -> Batches:
     """Return packed sequences dealt so that micro-batches of one time have like work, and ranks over all their
-    micro-batches; as they were made if no rank has less to do then.
+    micro-batches; the micro-batches `unsorted` if no rank has less to do then.
     """
     rows = sorted(packed, key=lambda row: -sum(tokens**2 for tokens in row))
-    count = len(made)
+    count = len(unsorted)
     # Turn by turn, back and forth: the heaviest sequence goes with the lightest ones.
     groups: list[list[Sequence[int]]] = [[] for _ in range(count)]
-    for turn in range(sequences):
-        for place in range(count):
-            groups[place if turn % 2 == 0 else count - 1 - place].append(rows[turn * count + place])
+    for place, row in enumerate(rows):
+        turn, group = divmod(place, count)
+        groups[group if turn % 2 == 0 else count - 1 - group].append(row)
     heaviest = sorted((_of_rows(group, seq_len) for group in groups), key=lambda micro: -micro.pairs)
     ranks, micros = shape
     turns = [heaviest[turn * ranks : (turn + 1) * ranks][:: -1 if turn % 2 else 1] for turn in range(micros)]
     dealt = tuple(tuple(turn[rank] for turn in turns) for rank in range(ranks))
-    return min(dealt, _dealt(made, shape), key=most_work)
+    return min(dealt, _dealt(unsorted, shape), key=most_work)
 
 
 def most_work(ranks: Batches) -> int:

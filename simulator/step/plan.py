@@ -43,7 +43,6 @@ from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy
 from simulator.step.streams import HOST_COPIES, dimension_of
 from simulator.step.units import Unit, batch_of, host_ratio, units
 from simulator.step.update import update
-from simulator.step.work import with_work
 
 # Host time, relative to the time of the kernels, from which launches are simulated. Below, a host is ahead of its GPU
 # but for a step's first kernels.
@@ -180,6 +179,9 @@ def _with_work(
     cluster: Cluster, step: TrainingStep, groups: Groups, stages: Sequence[_StageProgram]
 ) -> tuple[list[list[Op]], Floats]:
     """Return the operations of each list with the work of each data-parallel rank, and the rows of work."""
+    # Imported late, because most steps have equal ranks.
+    from simulator.step.work import with_work
+
     left, sharded = hbm_left(cluster), STRATEGIES.find(step.sharding.strategy).shards_parameters
 
     def stacks(of: TrainingStep) -> list[tuple[Unit, ...]]:

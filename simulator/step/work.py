@@ -53,9 +53,9 @@ def with_work(
     shares = _of_documents(stacks, timer) if timer.step.packs else _of_lengths(stacks, timer, retimed)
     rows: list[Floats] = []
     row_of: dict[tuple[int, int, int], int] = {}
-    changed = []
+    lists_with_work = []
     for ops, of_list in zip(lists, pieces, strict=True):
-        changed.append(list(ops))
+        lists_with_work.append(list(ops))
         for number, op in enumerate(ops):
             if not isinstance(op, Compute) or op.name not in of_list:
                 continue
@@ -66,8 +66,8 @@ def with_work(
                 row_of[key] = len(rows) if (factors != 1.0).any() else -1
                 rows += [factors[rank_of]] if row_of[key] >= 0 else []
             if row_of[key] >= 0:
-                changed[-1][number] = replace(op, work=row_of[key])
-    return changed, np.array(rows).reshape(len(rows), len(rank_of))
+                lists_with_work[-1][number] = replace(op, work=row_of[key])
+    return lists_with_work, np.array(rows).reshape(len(rows), len(rank_of))
 
 
 _Share = Callable[[PieceAt, Compute, MicroBatch], float]
@@ -87,14 +87,16 @@ def _of_documents(stacks: Sequence[Sequence[Unit]], timer: KernelTimer) -> _Shar
             if unit.recompute is not None:
                 layers[id(unit.recompute)] = place, False, [kind_of[name] for name in unit.makes if name in kind_of]
     ring = step.parallelism.cut().context.ring
-    known: dict[tuple[int, bool, int, tuple[int, ...]], float] = {}
+    seconds_of: dict[tuple[int, bool, int, tuple[int, ...]], float] = {}
 
     def seconds(place: int, kind: int, backward: bool, documents: tuple[int, ...]) -> float:
         key = place, backward, kind, documents
-        if key not in known:
+        if key not in seconds_of:
             parts = tuple(max(1, tokens // ring) for tokens in documents)
-            known[key] = sum(timer.seconds(replace(one, documents=parts)) for one in kernels[place][kind][backward])
-        return known[key]
+            seconds_of[key] = sum(
+                timer.seconds(replace(kernel, documents=parts)) for kernel in kernels[place][kind][backward]
+            )
+        return seconds_of[key]
 
     heaviest = step.heaviest.documents
 
@@ -111,13 +113,13 @@ def _of_documents(stacks: Sequence[Sequence[Unit]], timer: KernelTimer) -> _Shar
 
 def _attention(timer: KernelTimer, place: int) -> list[tuple[list[Attention], list[Attention]]]:
     """Return the attention kernels of each kind of layer, forward and backward, at a place along the sequence."""
-    batch, found = batch_of(timer.step, place), []
+    batch, kernels = batch_of(timer.step, place), []
     for kind in timer.step.model.kinds:
         operations = layer_operations(kind, batch)
         forward = [kernel for op in operations for kernel in op.forward if isinstance(kernel, Attention)]
         backward = [kernel for op in operations for kernel in op.backward if isinstance(kernel, Attention)]
-        found.append((forward, backward))
-    return found
+        kernels.append((forward, backward))
+    return kernels
 
 
 def _of_lengths(
@@ -128,15 +130,15 @@ def _of_lengths(
     lengths = sorted({micro.seq_len for rank in step.batches for micro in rank})
     if len(lengths) > _TIMED:
         lengths = [lengths[place] for place in np.linspace(0, len(lengths) - 1, _TIMED).astype(int)]
-    others = [retimed(replace(step.heaviest, seq_len=length)) for length in lengths]
+    retimed_stacks = [retimed(replace(step.heaviest, seq_len=length)) for length in lengths]
     # Each pass, and the same pass at the timed lengths.
     same: dict[int, tuple[PassPieces, list[PassPieces]]] = {}
     for place, stack in enumerate(stacks):
         for number, unit in enumerate(stack):
-            alike = [other[place][number] for other in others]
+            at_lengths = [stacks_of[place][number] for stacks_of in retimed_stacks]
             for name in ("forward", "backward", "input_gradient", "weight_gradient", "recompute"):
                 if (run := getattr(unit, name)) is not None:
-                    same[id(run)] = run, [getattr(other, name) for other in alike]
+                    same[id(run)] = run, [getattr(other, name) for other in at_lengths]
     curves: dict[tuple[int, int], Floats] = {}
 
     def share(piece: PieceAt, op: Compute, micro: MicroBatch) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -126,6 +127,7 @@ BASES: Final[Mapping[str, Data]] = {
         activation_checkpointing="full",
         logit_shift="after_cast",
     ),
+    "documents": _training("dgx_h100", 4, lengths={"distribution": "lognormal", "median": 4, "sigma": 1.0}),
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
@@ -186,6 +188,14 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.micro_batch_size": (3,),
     "training.gradient_accumulation_steps": (3,),
     "training.global_batch": ("16seq", "96seq"),
+    "training.lengths.distribution": ("lognormal",),
+    "training.lengths.median": (2,),
+    "training.lengths.sigma": (0.5,),
+    "training.lengths.file": (lambda: lengths_file(),),
+    "training.lengths.histogram": ({2: 1.0, 4: 1.0},),
+    "training.lengths.max": (3,),
+    "training.lengths.seed": (1,),
+    "training.batching": ("pad", "bucket"),
     "training.tokens_used": (0.6,),
     "training.mtp_layers": (1,),
     "training.parallelism.dp": (3,),
@@ -301,7 +311,7 @@ TOLD_AS_ONE: Final = (
     "training.parallelism.experts.imbalance",
 )
 # One value alone is taken yet.
-NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp",))
+NOT_BUILT: Final = ("training.parallelism.dp", "training.lengths.distribution")
 # One GPU, route or piece of memory is as good as another where all are alike: these keys are varied where they are not.
 ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     # The training that ends with its rank.
@@ -314,6 +324,8 @@ ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     "training.use_cache": ("recomputed", "ddp", "piped", "layers", "real"),
     "training.precision.scaling": ("eight bits", "cut"),
     "training.lora.hidden": ("quantised",),
+    # The base with lengths has the one distribution already.
+    "training.lengths.distribution": ("ddp", "alone"),
     # A model for real, and no more of them than it takes.
     "training.numerics": ("ddp", "alone", "pushed", "real", "real servers"),
     # Two ranks have one way to add up, whatever it is called.
@@ -329,6 +341,14 @@ def batches_file() -> str:
     """Tokens for two steps of the base "real": four ranks with two sequences each."""
     path = f"{_FOLDER.name}/batches.npy"
     np.save(path, np.arange(2 * 8 * 9).reshape(2, 8, 9) % TINY["vocab_size"])
+    return path
+
+
+@cache
+def lengths_file() -> str:
+    """Documents of 2 and 5 tokens."""
+    path = f"{_FOLDER.name}/lengths.csv"
+    Path(path).write_text("length\n2\n5\n", encoding="utf-8")
     return path
 
 
