@@ -240,6 +240,16 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         training |= draw.some(0.25, activation_checkpointing=(draw.some_of(modules),))
     if parallelism.get("ep", 1) > 1 and parallelism.get("schedule", "interleaved") == "interleaved":
         parallelism["experts"] |= draw.some(0.4, overlap=(True,))
+    unequal = draw.some(0.2, lengths=({"distribution": "lognormal", "median": 12, "sigma": 1.0, "seed": seed},))
+    if (
+        unequal
+        and "tokens_used" not in training
+        and "asynchronous" not in sharding
+        and parallelism.get("balanced", True)
+    ):
+        cut = any(parallelism.get(name, 1) > 1 for name in ("tp", "pp", "cp", "ep"))
+        of_pairs = ("pad", "pack", "pack_balanced")
+        training |= unequal | {"batching": draw.pick(*(of_pairs if cut else (*of_pairs, "pad_to_longest", "bucket")))}
     return made | {"training": training | fixed}
 
 
