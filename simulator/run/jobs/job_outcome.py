@@ -172,9 +172,10 @@ def sentences(
     if rounds:
         return tuple(sentence for outer_round in rounds for sentence in outer_round.sentences)
     slow = tuple(_on_slow_links(file, jobs))
+    generations = (*_on_generations(file, jobs), *_on_rollouts(file))
     if coupled := tuple(_on_batches(file, jobs)):
-        return (*coupled, *_on_generations(file, jobs), *slow)
-    return (*_on_generations(file, jobs), *slow, *_on_sharing(file, jobs, links, shifts))
+        return (*coupled, *generations, *slow)
+    return (*generations, *slow, *_on_sharing(file, jobs, links, shifts))
 
 
 def _on_sharing(
@@ -266,6 +267,25 @@ def _on_generations(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]
             f"{_batch(setting)} takes job {job.name} {format_time(batch)}: {format_time(setting.generation)} of "
             f"generation and {format_time(batch - setting.generation)} of training "
             f"({number_of(setting.steps_per_batch, 'step')}), on the same {number_of(job.ranks, 'GPU')}."
+        )
+
+
+def _on_rollouts(file: JobsFile) -> Iterator[str]:
+    """Yield a sentence on each generation of answers, and on the time in which few of them are left."""
+    for job in file.jobs:
+        rollout = job.rollout
+        if rollout is None or rollout.generated is None:
+            continue
+        mean = (job.tokens or 0) / rollout.answers - rollout.prompt
+        engines = job.cluster.world_size // rollout.tp
+        tail = format_time(rollout.generated.tail)
+        few = (
+            f"; for the last {tail}, at most a tenth of an engine's answers are live" if rollout.generated.tail else ""
+        )
+        yield (
+            f"Job {job.name} generates {rollout.answers:,} answers of {mean:,.0f} tokens in the mean on "
+            f"{number_of(engines, 'engine')} of {number_of(rollout.tp, 'GPU')} in "
+            f"{format_time(rollout.generated.seconds)}{few}."
         )
 
 

@@ -40,6 +40,7 @@ from simulator.run.jobs.job_outcome import (
 from simulator.run.jobs.job_tables import job_table, link_table, shift_table, step_table
 from simulator.run.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, joined
 from simulator.run.jobs.outer import OuterRound, simulated_steps, window_time
+from simulator.run.jobs.rollouts import with_rollouts
 from simulator.run.watchdog import watched
 from simulator.scenario import own_parts
 from simulator.scenario.build_cluster import network_time, placed, to_cluster
@@ -157,6 +158,7 @@ def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
         This machine cannot hold the simulation.
     """
     cluster = _cluster(file)
+    file = with_rollouts(file, _parts(replace(cluster, changes=()), file.jobs))
     parts, steps, planned = _planned_alone(cluster, file.jobs)
     once = _times_alone(file, parts, planned)
     programs = [replace(job, steps=number) for job, number in zip(planned, _numbers(file.jobs, once), strict=True)]
