@@ -111,6 +111,7 @@ class JobSpec(Spec):
     batches_from: str | None = None
     lag: Annotated[int, reading.whole(0, 100)] = 0
     steps_per_batch: LargeCount = 1
+    forward_passes: Annotated[int, reading.whole(0, 100)] = 0
     outer: OuterSpec | None = None
     settings: dict[str, Any] = Field(default={}, alias="set")
     world_size: LargeCount | None = None
@@ -173,6 +174,8 @@ class JobSetting:
     # Weight of the job's transfers on full links: a transfer of priority 2 gets twice the rate of one of priority 1
     priority: int = 1
     rollout: Rollout | None = None  # answers of a batch, whose generation is simulated
+    # Forward passes over a batch before it is trained, for the probabilities of the old and the reference policy
+    forward_passes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +276,9 @@ def _conflicts(document: Document, spec: JobsSpec) -> Iterator[Fault]:
         if job.steps_per_batch > 1 and not generates and job.batches_from is None:
             message = "has no effect without batches_from or generation"
             yield document.fault((*where, "steps_per_batch"), message, of_key=True)
+        if job.forward_passes and (not trains or (not generates and job.batches_from is None)):
+            message = "has no effect without batches_from or generation, and a training"
+            yield document.fault((*where, "forward_passes"), message, of_key=True)
         if job.steps is not None and job.steps % job.steps_per_batch:
             message = f"got {job.steps}; must be a multiple of steps_per_batch, {job.steps_per_batch}"
             yield document.fault((*where, "steps"), message)
@@ -369,6 +375,7 @@ def _setting(document: Document, spec: JobsSpec, name: str, placement: tuple[int
         job.steps_per_batch,
         priority=job.priority,
         rollout=rollout,
+        forward_passes=job.forward_passes,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from simulator import simulate as run_of
 from simulator import simulate_jobs
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
@@ -140,4 +141,33 @@ def test_a_generation_without_training_needs_a_model() -> None:
     file = jobs()
     del file["jobs"]["trainer"]
     with pytest.raises(ScenarioError, match="needs a model, because no training in this file takes its batches"):
+        simulate_jobs(file)
+
+
+def test_forward_passes_come_between_a_batch_and_its_training() -> None:
+    plain, more = jobs(), jobs()
+    for file, passes in ((plain, 0), (more, 3)):
+        del file["jobs"]["rollout"]
+        trainer = file["jobs"]["trainer"]
+        del trainer["batches_from"]
+        trainer |= {"generation": {"time": "1 s"}, "steps_per_batch": 2}
+        trainer |= {"forward_passes": passes} if passes else {}
+    batches = [2 * simulate_jobs(file).frame()["alone_s"].iloc[0] for file in (plain, more)]
+    step = simulate(more["jobs"]["trainer"]["training"] | {"name": "alone"}, 2)
+    assert batches[1] - batches[0] == pytest.approx(3 * 2 * step, rel=0.02)
+
+
+def simulate(training: dict[str, Any], ranks: int) -> float:
+    """Return the time of the forward passes of a training step on an H100 box [s]."""
+    keys = {key: value for key, value in training.items() if key != "name"}
+    run = run_of({"name": "alone", "cluster": {"topology": "dgx_h100", "world_size": ranks}, "training": keys})
+    forward = sum(span.end - span.start for span in run.timeline.spans if span.rank == 0 and span.kind == "forward")
+    kernels = sum(span.end - span.start for span in run.timeline.spans if span.rank == 0 and span.stream == "compute")
+    return run.report.step_time_s * forward / kernels
+
+
+def test_forward_passes_need_a_batch() -> None:
+    file = jobs()
+    file["jobs"]["rollout"]["forward_passes"] = 2
+    with pytest.raises(ScenarioError, match="has no effect without batches_from or generation, and a training"):
         simulate_jobs(file)

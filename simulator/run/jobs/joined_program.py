@@ -55,6 +55,8 @@ class JobProgram:
         Training steps for each generated batch.
     priority : float
         Weight of the job's transfers on full links.
+    forward : float
+        Time of forward passes over a batch before its training [s].
     """
 
     name: str
@@ -64,6 +66,7 @@ class JobProgram:
     generation: float = 0.0
     steps_per_batch: int = 1
     priority: float = 1.0
+    forward: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +207,10 @@ def _trained(
             generated = _Entry("generate", step)
             yield generated, tuple(ended)
             ended.append(generated)
+        if within == 0 and job.forward:
+            passed = _Entry("probabilities", step)
+            yield passed, tuple(ended)
+            ended.append(passed)
         for place, waits, first in zip(repeated.places, repeated.waits, repeated.first, strict=True):
             before = tuple(_Entry("step", step, wait) for wait in waits)
             yield _Entry("step", step, place), (*before, *ended) if first else before
@@ -274,7 +281,7 @@ class _Part:
             return prefix(self.job.name, entry.step) + self.job.program.name(rank, entry.place)
         if entry.part == AVERAGE and self.outer:
             return self.outer.named(entry.step, rank)
-        if entry.part != "generate" and self.exchange:
+        if entry.part not in ("generate", "probabilities") and self.exchange:
             return self.exchange.named(entry.part, entry.step)
         return prefix(self.job.name, entry.step) + entry.part
 
@@ -286,6 +293,8 @@ class _Part:
             return Compute(name, self.job.start, kind=_START.part, stream=_START.part, on_gpu=False)
         if entry.part == "generate":
             return Compute(name, self.job.generation, kind="generation", after=after)
+        if entry.part == "probabilities":
+            return Compute(name, self.job.forward, kind="forward", after=after)
         if entry.part == "step":
             op = self.job.program.operation(rank, entry.place)
             return self.collective(name, op, after) if isinstance(op, Collective) else _renamed(op, name, after)

@@ -22,7 +22,7 @@ from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.play import Engine, play
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
-from simulator.records.operation import Collective
+from simulator.records.operation import Collective, Compute
 from simulator.records.program import Program
 from simulator.records.timeline import LinkUse, Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
@@ -253,21 +253,29 @@ def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None) -> JobPr
     ScenarioError
         The step cannot run, or does not fit into memory there.
     """
-    program = Program(((),) * part.world_size)
+    program, forward = Program(((),) * part.world_size), 0.0
     if step is not None:
         try:
             program = plan_step(part, step).program
             if program.work.size:
                 raise ScenarioError("training.lengths: jobs have documents of one length; omit the key")
-            play("auto", program, part, allocator=step.keys.allocator, keep=())
+            alone = play("auto", program, part, allocator=step.keys.allocator, keep=()).end
+            forward = job.forward_passes * job.steps_per_batch * alone * _forward_share(program)
         except (ScenarioError, OutOfMemoryError) as error:
             raise ScenarioError(f"jobs.{job.name}: {error}") from error
         # Limits on this GPU: a dtype, or a generation without the attention kernels.
         except ValueError as error:
             raise ScenarioError(f"jobs.{job.name}.training: on {part.gpus[0].name}: {error}") from error
     return JobProgram(
-        job.name, program, job.steps_per_batch, job.start, job.generation, job.steps_per_batch, job.priority
+        job.name, program, job.steps_per_batch, job.start, job.generation, job.steps_per_batch, job.priority, forward
     )
+
+
+def _forward_share(program: Program) -> float:
+    """Return the forward passes' share of a step: of the kernels of the first rank."""
+    kernels = [op for op in program.ranks[0] if isinstance(op, Compute) and op.stream == "compute"]
+    total = sum(op.duration for op in kernels)
+    return sum(op.duration for op in kernels if op.kind == "forward") / total if total else 0.0
 
 
 def _exchanges(
