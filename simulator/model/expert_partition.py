@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from simulator.model.expert_counts import fullest_rank
 from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.shape import Transformer
 
@@ -50,6 +51,8 @@ class ExpertPartition:
         >>> [round(ExpertPartition(ranks, exchange=skewed).fullest(mixtral), 3) for ranks in (1, 4, 8)]
         [1.0, 1.766, 2.943]
         """
+        if self.exchange.recorded:
+            return fullest_rank(self.exchange.recorded, self.ranks)
         popularity = [float(place) ** -self.exchange.zipf for place in range(1, model.num_experts + 1)]
         # The rank with the most popular expert is the fullest. With 8 experts on 4 ranks it also has the fifth: (1 +
         # 1/5) over the sum 1 + 1/2 + ... + 1/8, times 4 ranks.

@@ -6,6 +6,7 @@ They are the model's record too.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -31,13 +32,17 @@ def _capacity() -> reading.ValueReader:
 
 
 def _imbalance() -> reading.ValueReader:
-    """Return a validator for the experts' load imbalance: a factor from 1 on, or {zipf: exponent}."""
+    """Return a validator for the experts' load: a factor from 1 on, {zipf: exponent}, or {recorded: FILE}."""
     factor, exponent = reading.number(positive=True, most=1e6), reading.number(positive=True, most=10)
 
     def reader(value: Any) -> float | Frozen:
         if isinstance(value, Mapping):
+            if set(value) == {"recorded"} and isinstance(value["recorded"], str):
+                return Frozen(recorded=value["recorded"])
             if set(value) != {"zipf"}:
-                raise ValueError(f"got {reading.shown(value)}; must be a number such as 1.1, or {{zipf: 0.3}}")
+                raise ValueError(
+                    f"got {reading.shown(value)}; must be a number such as 1.1, {{zipf: 0.3}}, or {{recorded: FILE}}"
+                )
             return Frozen(zipf=float(exponent.reader(value["zipf"])))
         if factor.reader(value) < 1:
             raise ValueError(
@@ -54,6 +59,12 @@ def _imbalance() -> reading.ValueReader:
                     "type": "object",
                     "properties": {"zipf": exponent.schema()},
                     "required": ["zipf"],
+                    "additionalProperties": False,
+                },
+                {
+                    "type": "object",
+                    "properties": {"recorded": {"type": "string"}},
+                    "required": ["recorded"],
                     "additionalProperties": False,
                 },
             ]
@@ -87,7 +98,8 @@ class ExpertsSpec(Spec):
     imbalance: Annotated[Any, _imbalance()] = Field(
         default=1.0,
         description=(
-            "Load of the fullest rank relative to the mean; or {zipf: exponent} for the popularity of experts."
+            "Load of the fullest rank relative to the mean; {zipf: exponent} for the popularity of experts; or "
+            "{recorded: FILE} for a CSV file of counts with the columns expert and tokens, and layer if wanted."
         ),
     )
     dtype: Annotated[str, reading.choice(("auto", "bfloat16", "float8_e4m3fn"))] = Field(
@@ -113,7 +125,18 @@ class ExpertsSpec(Spec):
         """Exponent of the experts' popularity: the n-th most popular expert is chosen in proportion to n^-zipf; 0 for
         equal popularity.
         """
-        return float(self.imbalance["zipf"]) if isinstance(self.imbalance, Mapping) else 0.0
+        return float(self.imbalance.get("zipf", 0.0)) if isinstance(self.imbalance, Mapping) else 0.0
+
+    @property
+    def recorded(self) -> str:
+        """Path of a file with recorded counts of tokens by expert; "" without one."""
+        return str(self.imbalance.get("recorded", "")) if isinstance(self.imbalance, Mapping) else ""
+
+    def located(self, base: Path | None) -> ExpertsSpec:
+        """Return the keys with the path of recorded counts under a folder."""
+        if not self.recorded or base is None:
+            return self
+        return self.replaced(imbalance=Frozen(recorded=str(base / self.recorded)))
 
     @property
     def factor(self) -> float:

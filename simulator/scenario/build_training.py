@@ -86,6 +86,7 @@ def to_step(
         collectives="played" if spec.numerics else spec.collectives,
         loss_scaling=spec.loss_scaling.replaced(rule=scaling_rule(spec.loss_scaling, spec.precision)),
         lengths=None if spec.lengths is None else spec.lengths.located(base),
+        parallelism=spec.parallelism.replaced(experts=spec.parallelism.experts.located(base)),
     )
     return TrainingStep(
         keys,

@@ -23,6 +23,7 @@ from simulator.basics.spec import servers_among
 from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.limits import no_server_ports
 from simulator.collectives.algorithm import Auxiliary, CollectiveRequest
+from simulator.model.expert_counts import read_counts
 from simulator.model.layer_list import LayerList
 from simulator.model.model import adapters
 from simulator.model.shape import Transformer
@@ -121,6 +122,7 @@ def conflicts(
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
     yield from _tokens_used(shape, model)
     yield from _lengths(shape, model, base)
+    yield from _recorded_experts(shape, model, base)
     yield from _lora(shape, model, _gpu(cluster, facts, base))
     yield from _trainable(shape, model)
     yield from _loss(shape, model)
@@ -185,6 +187,21 @@ def _tokens_used(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViola
     if model is not None and model.work_unit == SAMPLE:
         message = f"got {shape.tokens_used:g}, but samples of {model.name} are no sequences of tokens; omit the key"
         yield _conflict("tokens_used", message, "training.model")
+
+
+def _recorded_experts(shape: TrainingSpec, model: Model | None, base: Path) -> Iterator[RuleViolation]:
+    """Yield a violation for recorded counts of tokens that cannot be read, or that are another model's."""
+    path, key = shape.parallelism.experts.located(base).recorded, "parallelism.experts.imbalance"
+    if not path:
+        return
+    try:
+        experts = read_counts(path).shape[1]
+    except ValueError as error:
+        yield _conflict(key, str(error))
+        return
+    if isinstance(model, Transformer) and model.num_experts != experts:
+        message = f"{path} has counts of {experts} experts, but {model.name} has {model.num_experts}"
+        yield _conflict(key, message, "training.model")
 
 
 def _lengths(shape: TrainingSpec, model: Model | None, base: Path) -> Iterator[RuleViolation]:

@@ -209,6 +209,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.experts.capacity": (1.5,),
     "training.parallelism.experts.routing": ("round_robin",),
     "training.parallelism.experts.imbalance.zipf": (1.0,),
+    "training.parallelism.experts.imbalance.recorded": (lambda: counts_file(),),
     "training.parallelism.etp": (2, 1),
     "training.parallelism.experts.dtype": ("float8_e4m3fn",),
     "training.parallelism.experts.overlap": (True,),
@@ -341,6 +342,14 @@ def batches_file() -> str:
     """Tokens for two steps of the base "real": four ranks with two sequences each."""
     path = f"{_FOLDER.name}/batches.npy"
     np.save(path, np.arange(2 * 8 * 9).reshape(2, 8, 9) % TINY["vocab_size"])
+    return path
+
+
+@cache
+def counts_file() -> str:
+    """Tokens of the four experts of the base "experts"."""
+    path = f"{_FOLDER.name}/counts.csv"
+    Path(path).write_text("expert,tokens\n0,9\n1,4\n2,2\n3,1\n", encoding="utf-8")
     return path
 
 
