@@ -102,6 +102,9 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
     reported = sum(len(program.lists.lists[program.lists.list_of[rank]]) for rank in stages) or of_rank
     seconds = planning + _A_POINT + reported * _A_REPORTED_OPERATION
     seconds += operations * _AN_OPERATION[engine] + written * _A_ROW[engine] + payload * _A_PAYLOAD_BYTE + learning[1]
+    if training is not None and training.lengths is not None:
+        # Each step is simulated with its own work and with even work.
+        seconds *= 2 * training.lengths.steps
     memory = (
         operations * (BYTES_AN_OPERATION_OF_A_RANK if reduced else _BYTES_AN_OPERATION[engine])
         + 2 * payload

@@ -176,6 +176,8 @@ class LengthsKeys(TypedDict, total=False):
     """Longest document; longer ones are cut. By default, and at most, seq_len."""
     seed: int
     """Seed of the drawn lengths and of their order."""
+    steps: int
+    """Steps with other documents that are simulated; the report is that of the median step."""
 
 
 class LoraKeys(TypedDict, total=False):

@@ -35,7 +35,9 @@ PACKING: Final = ("pack", "pack_balanced")
 MULTIPLE: Final = 8
 # The longest context in a published model is ten million tokens.
 _MOST_TOKENS: Final = 10**9
-_MOST_SEED: Final = 2**32 - 1
+_MOST_SEED: Final = 2**31 - 1
+# Most steps of a scenario with other documents each.
+_MOST_STEPS: Final = 1000
 
 
 def _histogram() -> reading.ValueReader:
@@ -74,6 +76,9 @@ class Lengths(Spec):
     )
     seed: Annotated[int, reading.whole(0, _MOST_SEED)] = Field(
         default=0, description="Seed of the drawn lengths and of their order."
+    )
+    steps: Annotated[int, reading.whole(1, _MOST_STEPS)] = Field(
+        default=1, description="Steps with other documents that are simulated; the report is that of the median step."
     )
 
     @model_validator(mode="after")

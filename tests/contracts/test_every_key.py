@@ -195,6 +195,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.lengths.histogram": ({2: 1.0, 4: 1.0},),
     "training.lengths.max": (3,),
     "training.lengths.seed": (1,),
+    "training.lengths.steps": (3,),
     "training.batching": ("pad", "bucket"),
     "training.tokens_used": (0.6,),
     "training.mtp_layers": (1,),

@@ -164,3 +164,14 @@ def test_both_engines_agree_on_unequal_ranks(seed: int) -> None:
     )  # fmt: skip
     assert plan.program.work.size
     assert farthest(execute(plan.program, cluster), events.execute(plan.program, cluster)) < CLOSE
+
+
+def test_several_steps_have_other_documents_and_the_report_is_the_median_steps() -> None:
+    long = {"seq_len": 8192, "model": "llama3_8b"}
+    one_by_one = [
+        simulate(keys(lengths=LENGTHS | {"sigma": 1.5, "seed": seed}, **long)).report.step_time_s for seed in (4, 5, 6)
+    ]
+    report = simulate(keys(lengths=LENGTHS | {"sigma": 1.5, "seed": 4, "steps": 3}, **long)).report
+    assert report.step_times_s == tuple(one_by_one)
+    assert report.step_time_s == sorted(one_by_one)[1]
+    assert len(set(one_by_one)) == 3

@@ -142,6 +142,9 @@ class TrainingReport(HasHeadline):
         of ResNet-50 then means images per second.
     tokens_used : float
         Share of the batch's tokens that are not padding, above 0 to 1.
+    step_times_s : tuple of float
+        Times of several steps with other documents, of which this is the median step's report; empty for a single step
+        [s].
     even_work_time_s : float or None
         Time of the step if each rank had the mean of the ranks' work; None unless documents differ in length [s].
     learning : Learning or None
@@ -199,6 +202,7 @@ class TrainingReport(HasHeadline):
     unmeasured_dtype: str | None = None
     work_unit: str = TOKEN
     tokens_used: float = 1.0
+    step_times_s: tuple[float, ...] = ()
     even_work_time_s: float | None = None
     learning: Learning | None = None
     algorithms: dict[str, str] = field(default_factory=dict)
