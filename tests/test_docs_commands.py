@@ -19,7 +19,7 @@ LARGE = {
         "howto/own_parts", "howto/several_jobs", "howto/pipeline_bubble", "howto/own_network", "howto/optimizers",
         "howto/own_algorithm", "start/plan_a_layout", "start/sweep_and_plot", "howto/normal_throughput",
         "howto/low_mfu", "howto/micro_batch", "howto/experts", "howto/longest_sequence", "howto/tp_or_fsdp",
-        "howto/fsdp_slower_than_ddp", "howto/zero_memory", "howto/hsdp",
+        "howto/fsdp_slower_than_ddp", "howto/zero_memory", "howto/hsdp", "howto/lengths",
     )
 }  # fmt: skip
 

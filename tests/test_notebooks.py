@@ -45,6 +45,7 @@ FIGURES = {
     "19_your_own_model": 3,
     "20_thirty_days": 5,
     "21_two_jobs": 5,
+    "22_why_gpus_wait": 4,
 }
 
 # Takes ten seconds; `make notebooks` runs all.
