@@ -419,7 +419,8 @@ def test_the_nccl_table_tells_idle_network_cards_and_the_choice_of_auto(cli: Com
     options = ("all_reduce", "--topology", "aws_p4de", "--world-size", 16, "--begin", "1MiB", "--end", "64MiB")
     table = cli("collective", *options, "--factor", 64, "--algorithm", "ring").out
     assert re.search(
-        r"\n# trust: ring leaves 3 of a node's 4 network cards idle; algorithm auto is blueconnect here and takes "
+        r"\n# trust: ring leaves 3 of a node's 4 network cards idle \(NCCL's Ring is multi_ring\); algorithm auto is "
+        r"blueconnect here and takes "
         r"[\d.]+ ms instead of [\d.]+ ms \(64 MiB\)\n",
         table,
     )

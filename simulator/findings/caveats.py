@@ -32,6 +32,8 @@ from simulator.scenario.records import PLACEMENT, Scenario
 # Share of a step that waits for the host from which this is told.
 _HOST_SHOWS: Final = 0.01
 _MOST: Final = 3
+# Share of a step that ranks wait for each other from which this is told.
+_WAITING_SHOWS: Final = 0.01
 # Algorithms over all cards of a node that NCCL has under the names of algorithms over one (NCCL_ALGO: Ring, Tree).
 _IN_NCCL: Final = {"ring": "multi_ring", "tree": "double_binary_tree"}
 # Words for the grades of `report.numbers.evidence`.
@@ -244,12 +246,13 @@ def _uneven(reports: Sequence[Report]) -> Iterator[Caveat]:
     lost = [
         1.0 - report["even_work_time_s"] / report["step_time_s"] for report in reports if report.get("even_work_time_s")
     ]
-    if lost:
-        shares = " to ".join(f"{100 * share:.2g}" for share in dict.fromkeys((min(lost), max(lost))))
+    if lost and max(lost) >= _WAITING_SHOWS:
+        shares = " to ".join(f"{100 * max(0.0, share):.2g}" for share in dict.fromkeys((min(lost), max(lost))))
+        where = "" if len(lost) == len(reports) else f", in {len(lost)} of {len(reports)} settings"
         yield Caveat(
             "lengths",
-            f"{shares} % of the step is waiting for ranks with longer documents: with the mean work on every rank, the "
-            f"step would be so much shorter",
+            f"ranks wait for the one with the most work{where}: if each had the mean work of its documents, the step "
+            f"would be {shares} % shorter",
         )
 
 

@@ -68,7 +68,14 @@ class Row:
 
 def key_of(settings: Settings) -> str:
     """Return a text for a mapping of dotted keys to values; equal mappings have equal texts."""
-    return json.dumps(settings, sort_keys=True, default=str)
+    return json.dumps(_with_text_keys(settings), sort_keys=True, default=str)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Return a value whose mappings have texts as keys: keys of a histogram are numbers and texts such as "4k"."""
+    if isinstance(value, Mapping):
+        return {str(key): _with_text_keys(inner) for key, inner in value.items()}
+    return value
 
 
 @dataclass(frozen=True)

@@ -303,14 +303,16 @@ def _resharding(value: Any) -> str:
 def _lengths(value: Any) -> str:
     """Return documents' lengths in words; `value` is None, a mapping, or the record of the keys."""
     if value is None:
-        return "documents of one length"
+        return "one length of documents"
     keys = value if isinstance(value, Mapping) else value.model_dump()
     if keys.get("file"):
-        return f"documents as in {keys['file']}"
+        return f"the mix of documents of {keys['file']}"
     if keys.get("histogram"):
-        lengths = sorted(keys["histogram"])
-        return f"documents of {lengths[0]:,} to {lengths[-1]:,} tokens"
-    return f"documents of {keys['median']:,} tokens in the median (sigma {keys['sigma']:g})"
+        # Numbers, or texts such as "4k", as written.
+        lengths = list(keys["histogram"])
+        each = f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else f"{lengths[0]}"
+        return f"a mix of documents of {each} tokens"
+    return f"a mix of documents of {keys['median']} tokens in the median (sigma {keys['sigma']})"
 
 
 _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {

@@ -157,7 +157,8 @@ def _unlimited(cluster: Cluster, step: TrainingStep, jitter: Jitter, engine: Eng
 
 def _played_ranks(planned: StepPlan, keep: Collection[int] | None) -> Collection[int] | None:
     """Return the ranks to keep in the timeline, plus the ranks needed by the report; None if `keep` is None."""
-    return keep if keep is None else {*keep, *first_of_stages(planned)}
+    busiest = () if planned.busiest is None else (planned.busiest,)
+    return keep if keep is None else {*keep, *first_of_stages(planned), *busiest}
 
 
 def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool) -> StepPlan:

@@ -209,6 +209,17 @@ def scaling_rule(scaling: LossScaling, dtypes: Precision) -> str:
     return scaling.rule
 
 
+def tokens_used(spec: TrainingSpec, world_size: int, base: Path | None) -> float:
+    """Return the share of a step's tokens that are not padding: as written, or of the documents with given lengths."""
+    if spec.lengths is None:
+        return spec.tokens_used
+    from simulator.step.lengths import batches, used_share
+
+    shape = spec.parallelism.grid(world_size).size("dp"), accumulation(spec, world_size)
+    lengths = spec.lengths.located(base)
+    return used_share(batches(lengths, spec.batching, spec.seq_len, spec.micro_batch_size, shape))
+
+
 def ranks(parallelism: Parallelism, world_size: int) -> int:
     """Return the number of ranks that a scenario's parallelism uses: tp x pp x cp x dp.
 

@@ -302,7 +302,7 @@ def _of_answers(document: Document, spec: JobsSpec, name: str) -> Iterator[Fault
     batch = spec.jobs[name].generation
     if batch is None:
         return
-    if any(given is not None for given in (batch.time, batch.tokens, batch.rate)):
+    if (batch.time, batch.tokens, batch.rate) != (None, None, None):
         yield document.fault((*where, "answers"), "time, tokens and rate follow from the answers; omit them")
     if batch.lengths is None:
         message = "needs lengths, such as {distribution: lognormal, median: 800, sigma: 0.6, max: 4k}"

@@ -140,9 +140,9 @@ class Decoder:
                     kernels.append(Elementwise("attention", 0.0, 0.0))
                 elif isinstance(kernel, Matmul) and kernel.kind == "grouped":
                     # Few tokens choose few of the experts, whose weights alone are read.
-                    chosen = expected_experts(kind.num_experts, kind.active_experts, batch.tokens)
-                    tokens = max(1, round(batch.tokens * kind.active_experts / chosen))
-                    kernels.append(replace(kernel, m=tokens, batch=max(1, round(chosen))))
+                    experts = expected_experts(kind.num_experts, kind.active_experts, batch.tokens)
+                    tokens = max(1, round(batch.tokens * kind.active_experts / experts))
+                    kernels.append(replace(kernel, m=tokens, batch=max(1, round(experts))))
                 else:
                     kernels.append(kernel)
         return kernels

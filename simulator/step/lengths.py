@@ -27,6 +27,7 @@ from pydantic import Field, model_validator
 from simulator.basics import counts, reading
 from simulator.basics.arrays import Ints
 from simulator.basics.spec import Frozen, Spec
+from simulator.step.kernels.attention_time import BLOCK
 
 Batching = Literal["pad", "pad_to_longest", "bucket", "pack", "pack_balanced"]
 PACKING: Final = ("pack", "pack_balanced")
@@ -162,9 +163,18 @@ class MicroBatch:
 
     @property
     def pairs(self) -> int:
-        """Pairs of query and key within documents, by which attention's work grows."""
+        """Pairs of query and key within documents, in whole tiles, by which attention's work grows."""
         documents = self.documents or (self.seq_len,) * self.sequences
-        return sum(tokens**2 for tokens in documents)
+        return sum(_in_tiles(tokens) for tokens in documents)
+
+
+def _in_tiles(tokens: int) -> int:
+    """Return the pairs of query and key of a document, in whole tiles of the attention kernels.
+
+    >>> _in_tiles(2), _in_tiles(256)
+    (16384, 65536)
+    """
+    return (-(-tokens // BLOCK) * BLOCK) ** 2
 
 
 # For each rank, its micro-batches in order.
@@ -263,7 +273,7 @@ def _balanced(
     """Return packed sequences dealt so that micro-batches of one time have like work, and ranks over all their
     micro-batches; the micro-batches `unsorted` if no rank has less to do then.
     """
-    rows = sorted(packed, key=lambda row: -sum(tokens**2 for tokens in row))
+    rows = sorted(packed, key=lambda row: -sum(map(_in_tiles, row)))
     count = len(unsorted)
     # Turn by turn, back and forth: the heaviest sequence goes with the lightest ones.
     groups: list[list[Sequence[int]]] = [[] for _ in range(count)]
@@ -275,6 +285,12 @@ def _balanced(
     turns = [heaviest[turn * ranks : (turn + 1) * ranks][:: -1 if turn % 2 else 1] for turn in range(micros)]
     dealt = tuple(tuple(turn[rank] for turn in turns) for rank in range(ranks))
     return min(dealt, _dealt(unsorted, shape), key=most_work)
+
+
+def used_share(ranks: Batches) -> float:
+    """Return the share of all computed tokens that are not padding."""
+    micros = [micro for rank in ranks for micro in rank]
+    return sum(micro.used for micro in micros) / sum(micro.tokens for micro in micros)
 
 
 def most_work(ranks: Batches) -> int:

@@ -23,7 +23,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.model.model import modules, refusals, training_flops_per_token
 from simulator.model.operation import FULL_ITERATION
 from simulator.model.shape import Transformer
-from simulator.records.operation import Allocate, Collective, Op
+from simulator.records.operation import Allocate, Collective, Compute, Op
 from simulator.records.program import Program
 from simulator.step.checkpoint_traffic import checkpoint_bytes
 from simulator.step.communicator import Communicator
@@ -81,6 +81,8 @@ class StepPlan:
     constants_by_operation: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Bytes of collectives whose transfers are simulated, over the bytes of all collectives
     simulated_share: float = 1.0
+    # Rank with the most work in its kernels, for which others wait; None if all have the same
+    busiest: int | None = None
 
 
 @collected_later()
@@ -137,7 +139,21 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         constants=tuple(sorted({op.caps.source for op in unlike if op.caps.source})),
         constants_by_operation=_constants_by_operation(unlike),
         simulated_share=_simulated_share(collectives),
+        busiest=_busiest(ops, groups, work),
     )
+
+
+def _busiest(ops: Sequence[Sequence[Op]], groups: Groups, work: Floats) -> int | None:
+    """Return the rank with the most work in its kernels; None if all ranks have the same."""
+    if not work.size:
+        return None
+    # Seconds of each list's kernels, by row of work.
+    seconds = np.zeros((len(ops), len(work)))
+    for number, of_list in enumerate(ops):
+        for op in of_list:
+            if isinstance(op, Compute) and op.work >= 0:
+                seconds[number, op.work] += op.duration
+    return int(np.argmax((seconds[list(groups.list_of)] * work.T).sum(axis=1)))
 
 
 def flops_of(step: TrainingStep) -> float:

@@ -14,7 +14,7 @@ from simulator.model.operation import ProgramName
 from simulator.model.shape import Transformer
 from simulator.step.framework import BARE, Framework
 from simulator.step.learning_spec import LossScaling
-from simulator.step.lengths import PACKING, Batches, MicroBatch
+from simulator.step.lengths import PACKING, Batches, MicroBatch, used_share
 from simulator.step.optimizers.adam import ADAM
 from simulator.step.optimizers.optimizer import Optimizer
 from simulator.step.parallelism import Parallelism
@@ -139,10 +139,7 @@ class TrainingStep:
     @property
     def tokens_used(self) -> float:
         """Share of the computed tokens that are not padding."""
-        every = [micro for rank in self.batches for micro in rank]
-        if not every:
-            return self.keys.tokens_used
-        return sum(micro.used for micro in every) / sum(micro.tokens for micro in every)
+        return used_share(self.batches) if self.batches else self.keys.tokens_used
 
     @property
     def packs(self) -> bool:

@@ -397,6 +397,7 @@ MAPPINGS: Final[Mapping[tuple[str, ...], type[Spec]]] = MappingProxyType(
         ("optimizer",): OptimizerSpec,
         ("offload",): Offload,
         ("lora",): Lora,
+        ("lengths",): Lengths,
         ("loss_scaling",): LossScaling,
         ("learning",): LearningSpec,
     }

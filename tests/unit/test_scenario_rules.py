@@ -97,7 +97,7 @@ def test_a_rank_order_is_a_permutation_of_the_group() -> None:
         ("servers", {"count": 2}, {"parameter_server"}),
         ("rank_order", [0, 1], {"ring", "chain"}),
         ("chunks", 2, {"chain", "double_binary_tree", "parameter_server", "hierarchical", "blueconnect", "nvls"}),
-        ("group_size", 2, {"hierarchical", "blueconnect", "multi_ring", "double_binary_tree"}),
+        ("group_size", 2, {"hierarchical", "blueconnect", "multi_ring"}),
     ],
 )
 def test_an_option_is_refused_where_the_algorithm_does_not_listen(

@@ -63,11 +63,12 @@ def command(
     no_plugins: NoPlugins = False,
 ) -> None:
     from simulator.run.expectation import expectation
+    from simulator.scenario.build_training import tokens_used
     from simulator.scenario.load import load_scenario
 
     scenario = load_scenario(source, as_overrides(settings or ()))
     gpus = scenario.cluster.world_size
-    used = 1.0 if scenario.training is None else scenario.training.tokens_used
+    used = 1.0 if scenario.training is None else tokens_used(scenario.training, gpus, scenario.base)
     measurement = _measurement(measured, gpus, _unit(scenario), used)
     print_assumed_framework(scenario)
     with progress(_MOST_SIMULATED, what=scenario.name, counted="simulations at most") as advance:

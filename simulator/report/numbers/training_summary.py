@@ -295,9 +295,13 @@ def first_ranks(cut: Parallelism, ranks: int, subset: Iterable[int] | None = Non
 
 
 def works_of(plan: StepPlan, timeline: Timeline) -> list[RankWork]:
-    """Return the work (sorted spans) of each pipeline stage's first rank; without a pipeline, of the slowest rank."""
+    """Return the work (sorted spans) of each pipeline stage's first rank; without a pipeline, of the slowest rank or
+    the one with the most work.
+    """
     spans = by_rank(timeline.spans)
-    ranks = first_of_stages(plan) or ([] if timeline.last_rank is None else [timeline.last_rank])
+    # With work of their own, all ranks end together: with the busiest one.
+    last = timeline.last_rank if plan.busiest is None else plan.busiest
+    ranks = first_of_stages(plan) or ([] if last is None else [last])
     # A timeline without spans counts as a rank without work.
     return [_work_of(spans[rank]) for rank in ranks] or [_work_of(())]
 

@@ -51,8 +51,8 @@ def _simulated(job: JobSetting, part: Cluster) -> JobSetting:
 def drawn_answers(rollout: Rollout) -> list[int]:
     """Return the tokens of each answer of a batch, drawn with the seed of the lengths."""
     lengths = rollout.lengths
-    drawn = lengths.source(rollout.answers, np.random.default_rng(lengths.seed))
-    tokens: list[int] = np.minimum(drawn, lengths.max or int(drawn.max())).tolist()
+    uncut = lengths.source(rollout.answers, np.random.default_rng(lengths.seed))
+    tokens: list[int] = np.minimum(uncut, lengths.max or int(uncut.max())).tolist()
     return tokens
 
 

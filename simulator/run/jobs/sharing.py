@@ -259,8 +259,8 @@ def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None) -> JobPr
             program = plan_step(part, step).program
             if program.work.size:
                 raise ScenarioError("training.lengths: jobs have documents of one length; omit the key")
-            alone = play("auto", program, part, allocator=step.keys.allocator, keep=()).end
-            forward = job.forward_passes * job.steps_per_batch * alone * _forward_share(program)
+            step_time = play("auto", program, part, allocator=step.keys.allocator, keep=()).end
+            forward = job.forward_passes * job.steps_per_batch * step_time * _forward_share(program)
         except (ScenarioError, OutOfMemoryError) as error:
             raise ScenarioError(f"jobs.{job.name}: {error}") from error
         # Limits on this GPU: a dtype, or a generation without the attention kernels.
