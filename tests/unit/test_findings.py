@@ -297,8 +297,8 @@ def test_why_and_trust_tell_that_a_ring_leaves_network_cards_idle() -> None:
     }
     (text,) = [one.text for one in slow.caveats if one.topic == "cards"]
     assert text == (
-        "ring leaves 3 of a node's 4 network cards idle (NCCL's Ring is multi_ring); algorithm auto is blueconnect here "
-        "and takes "
+        "ring leaves 3 of a node's 4 network cards idle (NCCL's Ring is multi_ring); algorithm auto is blueconnect "
+        "here and takes "
         f"{format_time(times['blueconnect'])} instead of {format_time(times['ring'])}"
     )
     alone = told(["ring"])
