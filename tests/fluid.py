@@ -135,7 +135,9 @@ def in_core(flows: list[Sent], capacity: list[float]) -> list[float]:
         kinds.append(SimulatedKind([op], [op.group], [playable], 0 * place, place))
         lists.append((Compute("wait", flow.start, stream="host"), op))
     numbers = range(len(flows))
-    own = Lists(lists, [(-1, number) for number in numbers], numbers, np.arange(ranks) // 2, np.ones(ranks))
+    own = Lists(
+        lists, [(-1, number) for number in numbers], numbers, np.arange(ranks) // 2, np.ones(ranks), np.ones((0, ranks))
+    )
     problem = problem_of(own, kinds, np.array(capacity), Jitter(), logged=numbers)
     return run(problem).through.tolist()
 

@@ -27,7 +27,7 @@ EXAMPLES: Final[dict[type, Kernel]] = {
 # A quarter of each number that says how much there is to do.
 LESS: Final[dict[type, dict[str, Any]]] = {
     Matmul: {"m": 2048, "n": 2048, "k": 2048, "batch": 1},
-    Attention: {"batch": 4, "heads": 8, "seq_len": 2048, "head_dim": 32, "keys": 2048},
+    Attention: {"batch": 4, "heads": 8, "seq_len": 2048, "head_dim": 32, "keys": 2048, "documents": (2048,) * 64},
     Elementwise: {"read": 5e8, "written": 5e8},
 }
 # Fields that say no amount.

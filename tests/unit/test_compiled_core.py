@@ -211,16 +211,16 @@ def test_a_deadlock_names_the_streams_in_one_order_on_both_engines() -> None:
 
 
 def whole_problem() -> fields.Problem:
-    """The core's input for a ring behind kernels, with noise, an event on a link and one on a GPU."""
+    """The core's input for a ring behind kernels, with noise, work, an event on a link and one on a GPU."""
     cluster = star(4)
     task = Task(CollectiveRequest("all_reduce", 4, 4000), "ring", tuple(range(4)), "float32")
     program = plan(cluster, task).program
     lists = [
-        (Compute("late", 1e-6 * rank, stream="other"), *(replace(op, after=("late",)) for op in ops))
+        (Compute("late", 1e-6 * rank, stream="other", work=0), *(replace(op, after=("late",)) for op in ops))
         for rank, ops in enumerate(program.ranks)
     ]
     slow = replace(cluster, changes=changes([Event(1e-6, 1.0, 0.5, (0, 1), (2,), reroute_after=0.0)]))
-    prepared = prepare(Program(tuple(lists)), slow, Jitter(latency=0.1), reduced_from=NEVER)
+    prepared = prepare(Program(tuple(lists), work=np.ones((1, 4))), slow, Jitter(latency=0.1), reduced_from=NEVER)
     return prepared.problem(logged=prepared.instances)
 
 

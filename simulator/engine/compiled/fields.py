@@ -179,6 +179,11 @@ def lengths_of(problem: Problem) -> LengthsStruct:
     size |= {"routed": v["detours"] * v["routings"], "results": problem.operations, "logged": problem.logged}
     needed = {name: size[of] for of, names in _LENGTHS.items() for name in names}
     needed |= {begin: size[of] + 1 for begin, (of, _) in _OFFSETS.items()}
+    # A factor for each rank in each row.
+    if size["worked"] % max(1, size["ranks"]):
+        raise DefectError(
+            f"the core's array work has {size['worked']} entries, which {size['ranks']} ranks do not divide"
+        )
     needed |= {name: _QUANTILES for name in ("noise_compute", "noise_latency") if name in v}
     for name, length in needed.items():
         if v[name].size != length:
