@@ -51,6 +51,7 @@ class RunTraits:
     frozen: bool = False  # whether parts of the model are frozen
     experts: bool = False  # whether the model has experts
     unlike: tuple[str, ...] = ()  # features of the model's layers that no measured model has, in words
+    unequal: bool = False  # whether documents have unequal lengths
 
     @property
     def features(self) -> frozenset[str]:
@@ -146,6 +147,8 @@ def _unmeasured_traits(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator
         yield f"no measured run of {kind.framework} has experts"
     if kind.frozen:
         yield "no measured run freezes parts of its model"
+    if kind.unequal:
+        yield "no measured run has documents of unequal lengths"
     if kind.offload:
         yield "no measured run offloads optimizer states to the host"
 
@@ -167,7 +170,7 @@ def _traits(scenario: Scenario) -> RunTraits:
         parallelism.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
         spec.offload.what != "none", is_narrow(spec.precision.resolved().matmul),
         spec.lora.base if spec.lora.rank else "", bool(spec.lora.rank) and spec.lora.dora, spec.trainable != "all",
-        model.num_experts > 0, _unlike(model, spec.seq_len),
+        model.num_experts > 0, _unlike(model, spec.seq_len), spec.lengths is not None,
     )  # fmt: skip
 
 

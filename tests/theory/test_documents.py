@@ -12,6 +12,7 @@ from simulator import simulate
 from simulator.cluster.cluster import Cluster
 from simulator.engine import events
 from simulator.engine.compiled.engine import execute
+from simulator.findings.measured_range import outside_of_measured
 from simulator.model.kernel import Attention
 from simulator.model.model import training_flops_per_token
 from simulator.records.operation import Compute
@@ -175,3 +176,8 @@ def test_several_steps_have_other_documents_and_the_report_is_the_median_steps()
     assert report.step_times_s == tuple(one_by_one)
     assert report.step_time_s == sorted(one_by_one)[1]
     assert len(set(one_by_one)) == 3
+
+
+def test_no_measured_run_is_said_to_have_such_documents() -> None:
+    said = outside_of_measured(load_scenario(keys(lengths=LENGTHS, framework="torchtitan")))
+    assert "no measured run has documents of unequal lengths" in said
