@@ -309,6 +309,10 @@ def _of_answers(document: Document, spec: JobsSpec, name: str) -> Iterator[Fault
         yield document.fault((*where, "answers"), message)
     elif batch.lengths.max is None:
         yield document.fault((*where, "lengths"), "needs max, the most tokens of an answer")
+    elif batch.lengths.steps > 1:
+        yield document.fault(
+            (*where, "lengths", "steps"), "has no effect on answers: every batch has the same", of_key=True
+        )
     if batch.model is None and _trained_model(spec, name) is None:
         yield document.fault(where, "needs a model, because no training in this file takes its batches")
 

@@ -225,8 +225,9 @@ def generated(
 
     Examples
     --------
-    >>> generated([10, 30], 0, 1e9, lambda live: 5e-3 + 1e-3 * live, lambda tokens: 0.0).seconds
-    0.19
+    >>> outcome = generated([10, 30], 0, 1e9, lambda live: 5e-3 + 1e-3 * live, lambda tokens: 0.0)
+    >>> round(outcome.seconds, 9), round(outcome.tail, 9)
+    (0.19, 0.12)
     """
     mean = prompt + sum(lengths) / len(lengths)
     most, waiting = max(1, int(room / mean)), list(reversed(lengths))
@@ -247,4 +248,4 @@ def generated(
             many = seconds
         while live and live[0][0] == number:
             heapq.heappop(live)
-    return Generated(round(seconds, 12), seconds - many, min(most, len(lengths)))
+    return Generated(seconds, seconds - many, min(most, len(lengths)))

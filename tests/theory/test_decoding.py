@@ -121,6 +121,7 @@ def test_more_gpus_for_an_engine_shorten_the_steps_of_a_large_model() -> None:
         ({"time": "4 s"}, "time, tokens and rate follow from the answers"),
         ({"lengths": None}, "lengths"),
         ({"lengths": {"histogram": {100: 1}}}, "needs max, the most tokens of an answer"),
+        ({"lengths": {"histogram": {100: 1}, "max": 200, "steps": 2}}, "has no effect on answers"),
         ({"tp": 3}, "must divide the 2 GPUs of the job"),
         ({"model": "llama3_70b"}, "take more GPUs for each engine"),
     ],
