@@ -47,6 +47,8 @@ _MOST_COUNTED_RANKS: Final = 16_384
 _BYTES_AN_ACTIVATION: Final = 100
 # Ranks in the smaller planned step, and most ranks in the larger planned step: a second of planning.
 _FEW: Final = 128
+# Largest factor on the rows of a step with each doubling of the ranks: every rank sends to every rank.
+_MOST_GROWTH: Final = 4.0
 _MOST: Final = 4096
 
 
@@ -163,8 +165,9 @@ def _schedule_rows(scenario: Scenario, step: TrainingStep, planned: dict[str, in
     # The full step's plan reports this fault later, with its key.
     except ValueError:
         return 0.0
-    # Two sizes give a growth factor per doubling, which is extrapolated.
-    doublings, growth = log2(ranks / (2 * few)), large / max(small, 1)
+    # Two sizes give a growth factor per doubling, which is extrapolated. Without any row on the fewer ranks, whose
+    # collectives have closed forms, the factor is the largest that there is.
+    doublings, growth = log2(ranks / (2 * few)), min(_MOST_GROWTH, large / max(small, 1))
     if 2.0 <= growth <= 3.0:
         return ranks * (large + doublings * (large - 2 * small)) / (2 * few)
     return float(large * growth**doublings)

@@ -460,3 +460,12 @@ def test_a_step_that_needs_a_thousand_terabytes_says_so(key: dict[str, int]) -> 
 def test_how_long_somebody_waits_is_told_with_two_digits() -> None:
     told = {0.5: "0.5 seconds", 89.0: "89 seconds", 91.0: "1.5 minutes", 3600.0: "60 minutes", 2.5 * 86400: "2.5 days"}
     assert {seconds: format_duration(seconds) for seconds in told} == told
+
+
+def test_a_step_whose_collectives_have_closed_forms_on_few_ranks_is_not_refused_on_many(
+    has: Callable[[float], None],
+) -> None:
+    # 128 ranks have closed forms alone, 256 play 1,536 rows: no factor from one to the other.
+    training = {"model": "llama3_8b", "seq_len": 2048, "sharding": "ddp", "activation_checkpointing": "full"}
+    cluster = {"topology": "leaf_spine_100g", "world_size": 4096}
+    size.announced([load_scenario({"name": "large", "cluster": cluster, "training": training})])
