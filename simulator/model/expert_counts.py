@@ -53,8 +53,11 @@ def read_counts(path: str) -> Floats:
 
 
 def fullest_rank(path: str, ranks: int) -> float:
-    """Return the tokens on the fullest of several ranks over the mean, in the mean over layers: in each layer all ranks
-    wait for the fullest. Consecutive experts are on one rank, as Megatron-Core and DeepSpeed place them.
+    """Return the tokens of the fullest expert-parallel rank, over the ranks' mean: the mean of each layer's ratio,
+    because in each layer all ranks wait for the fullest.
+
+    A token counts once for each expert that it chose. Rank r of R holds experts r E / R to (r + 1) E / R - 1 of E, as
+    in Megatron-Core (NVIDIA/Megatron-LM, core/transformer/moe/moe_layer.py, `local_expert_indices`; recalled).
     """
     counts = read_counts(path)
     # Shape (layers, ranks).

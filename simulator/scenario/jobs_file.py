@@ -47,7 +47,7 @@ from simulator.step.lengths import Lengths
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
-# Keys of a generation that describe its answers.
+# Keys of `generation` about the answers of a batch.
 _OF_ANSWERS: Final = ("lengths", "prompt", "model", "tp", "host")
 # Most jobs of a file; each is simulated alone, too.
 _MOST_JOBS: Final = 64

@@ -208,7 +208,7 @@ def generated(
     read: Callable[[float], float],
     before: float = 0.0,
 ) -> Generated:
-    """Return the generation of answers by one engine, which takes them in order as far as it has room.
+    """Return the generation of answers by one engine, which begins answers in order while keys and values have room.
 
     Parameters
     ----------

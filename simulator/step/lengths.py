@@ -231,8 +231,11 @@ def _to_fill(
 
 
 def _packed(documents: Sequence[int], rows: int, seq_len: int) -> list[list[int]]:
-    """Return the documents of each of several sequences: the longest first, each into the fullest sequence with room
-    for it (best fit decreasing, as TRL's `packing_strategy="bfd"`); documents that fit nowhere wait for a later step.
+    """Return the lengths of the documents in each of `rows` sequences of `seq_len` tokens [tokens].
+
+    The longest document comes first, and each goes into the fullest sequence in which so many tokens are left: best fit
+    decreasing, as huggingface/trl does with `packing_strategy="bfd"` (trl/data_utils.py; recalled). No document is
+    longer than a sequence. A document for which no sequence has tokens left is not part of this training step.
 
     >>> _packed([5, 3, 3, 2, 2], 2, 8)
     [[5, 3], [3, 2, 2]]

@@ -196,7 +196,7 @@ def _with_work(
 ) -> tuple[list[list[Op]], Floats]:
     """Return the operations of each list with the work of each data-parallel rank, and the rows of work."""
     # Imported late, because most steps have equal ranks.
-    from simulator.step.work import with_work
+    from simulator.step.rank_work import with_work
 
     left, sharded = hbm_left(cluster), STRATEGIES.find(step.sharding.strategy).shards_parameters
 

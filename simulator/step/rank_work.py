@@ -36,18 +36,21 @@ def with_work(
     rank_of: Ints,
     retimed: Callable[[MicroBatch], Sequence[Sequence[Unit]]],
 ) -> tuple[list[list[Op]], Floats]:
-    """Return lists of operations whose kernels name their row of work, and the rows, shape (rows, ranks).
+    """Return a program's distinct operation lists, in which kernels name a row (`Compute.work`), and the rows: factors
+    on the kernels' durations, shape (rows, ranks), without a unit.
 
     Parameters
     ----------
+    lists : sequence of sequences of Op
+        The program's distinct operation lists, written for the micro-batch `heaviest` of the step.
     pieces : sequence of mapping
-        For each list, the piece of a pass that each of its kernels computes, by name.
+        For each list, the piece of a forward or backward pass that each kernel computes, by the kernel's name.
     stacks : sequence of sequences of Unit
-        The model's units, for each place along the sequence.
+        Embedding, layers and head, for each context-parallel rank with work of its own.
     rank_of : int array, shape (ranks,)
-        Data-parallel rank of each rank.
+        Number along the data-parallel axis of each rank of the program.
     retimed : callable (MicroBatch) -> sequence of sequences of Unit
-        Return the units for another micro-batch.
+        Return embedding, layers and head like `stacks`, timed for another micro-batch.
     """
     batches = timer.step.batches
     shares = _of_documents(stacks, timer) if timer.step.packs else _of_lengths(stacks, timer, retimed)
