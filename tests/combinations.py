@@ -222,7 +222,8 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     segments = training.get("activation_checkpointing") == "sqrt"
     training |= {} if segments else draw.some(0.2, offload=("activations",))
     if STRATEGIES.find(sharding["strategy"]).updater is Updater.OWNERS:
-        both = ("optimizer",) if segments else ("optimizer", {"what": "optimizer", "activations": True})
+        part = {"what": "optimizer", "fraction": 0.4}
+        both = ("optimizer", part) if segments else ("optimizer", part, {"what": "optimizer", "activations": True})
         training |= draw.some(0.25, offload=both, clip_norm=(1.0,))
     made = {"name": "drawn", "seed": seed, "cluster": _cluster(draw, ranks), "training": training | fixed}
     # Drawn last: seeds keep the scenarios that they had before.
@@ -457,7 +458,12 @@ def _more_of_training(draw: Draw, training: dict[str, Any], folder: Path) -> Non
         attention_generation=(1, 3, 4),
         loss_scaling=("dynamic", "static"),
         clip_norm=(1.0,),
-        offload=("optimizer", "activations", {"what": "optimizer", "activations": True, "host_rate": "50 GB/s"}),
+        offload=(
+            "optimizer",
+            "activations",
+            {"what": "optimizer", "activations": True, "host_rate": "50 GB/s"},
+            {"what": "optimizer", "fraction": 0.4},
+        ),
         optimizer=("paged_adam", {"name": "adam", "state_dtype": "bfloat16"}, {"name": "muon", "iterations": 3}),
         lora=({"rank": 4, **draw.pick(*_LORA)},),
     )

@@ -241,6 +241,8 @@ class OffloadKeys(TypedDict, total=False):
 
     what: Literal["none", "optimizer"]
     """Data to offload to the host: none, or the optimizer's states and update (optimizer)."""
+    fraction: float
+    """Share of the parameters whose states the host keeps and updates; the GPU updates the others."""
     activations: bool
     """Whether saved activations of layers wait in host memory for the backward pass, which fetches them a layer ahead;
     each stage's last layer keeps its activations on the GPU."""

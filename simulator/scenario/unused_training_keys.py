@@ -83,8 +83,9 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _collectives(shape)
     yield from _parallelism(shape, world_size, base)
     if shape.offload.what == "none":
-        yield ("training", "offload", "host_rate"), "no data is on the host; write offload: {what: optimizer}"
-    else:
+        for key in ("host_rate", "fraction"):
+            yield ("training", "offload", key), "no data is on the host; write offload: {what: optimizer}"
+    elif shape.offload.fraction == 1:
         yield ("training", "optimizer", "implementation"), "the host updates all states in a fused loop"
     if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         yield ("training", "optimizer", "implementation"), "servers update, not GPUs"

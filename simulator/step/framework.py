@@ -153,6 +153,9 @@ class MemoryConstants:
     # Whether the update reads a copy of the gradients in the master copy's dtype, if the gradients are narrower; the
     # copy stays allocated until the next step begins
     widens_gradients: bool = False
+    # Whether parameters whose optimizer is on the host keep their master copy on the GPU too; the gradients then stay
+    # until the update, and the host returns the master copy
+    keeps_master: bool = False
     # Chips ("A100") on which flash attention's output is saved in the order of the sequences and again in the order of
     # the tokens
     copies_output: Listed[str] = ()

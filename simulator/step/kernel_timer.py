@@ -6,6 +6,7 @@ sharding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -60,14 +61,14 @@ class KernelCost:
             self.host + other.host,
         )
 
-    def times(self, count: int) -> KernelCost:
-        """Return the cost of running the kernels `count` times in sequence."""
+    def times(self, count: float) -> KernelCost:
+        """Return the cost of running the kernels `count` times in sequence, or of a share of their work."""
         return KernelCost(
             count * self.alone,
             count * self.contended,
             count * self.flops,
             count * self.nbytes,
-            count * self.launches,
+            math.ceil(count * self.launches),
             tuple((kind, count * seconds) for kind, seconds in self.parts),
             count * self.host,
         )

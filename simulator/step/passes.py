@@ -598,12 +598,12 @@ class Passes:
         nbytes = shard(unit.trained, self.ranks_of(unit)) * self.gradient_itemsize
         # The host cannot sum over copies of the states. Shards that wait for this sum accumulate on the GPU and are
         # copied after the sum; otherwise each micro-batch's shard leaves at once.
-        goes_at_once = self.step.keys.offload.states and not self._sums_copies_once
+        goes_at_once = self.step.gradients_leave and not self._sums_copies_once
         name = f"{unit.name} gradient shard {micro}" if goes_at_once else f"{unit.name} gradient shard"
         if name not in self.gradients:
             self.builder.allocate(name, nbytes, "gradients", stream="communication", after=[after])
             self.gradients.append(name)
-        if self.step.keys.offload.states and summed is not None:
+        if self.step.gradients_leave and summed is not None:
             # Only shards from several micro-batches need an addition on the host.
             add = micro > 0 and goes_at_once and not self.keeps_whole_gradients
             copied = self.offload_copy(f"{unit.name} {micro}", nbytes, name, summed, add=add)
@@ -621,7 +621,7 @@ class Passes:
         """
         copied = self.builder.copy(f"hand over {what}", nbytes, "to host", after=after)
         self.last_offload = copied
-        if add and self.step.keys.offload.states:
+        if add and self.step.gradients_leave:
             # The addition reads two numbers and writes one.
             rate = self.step.keys.offload.host_rate
             self.last_offload = self.builder.on_host(f"add {what}", 3 * nbytes, rate, after=[copied])

@@ -126,6 +126,18 @@ class TrainingStep:
         return self.keys.offload.states or self.keys.offload.activations or any(self.paged_out)
 
     @property
+    def splits_update(self) -> bool:
+        """True if gradients wait on the GPU for an update of which the host does a part, or all with a master copy on
+        the GPU; otherwise an update on the host takes gradients as the backward pass computes them.
+        """
+        return self.keys.offload.states and (self.keys.offload.fraction < 1 or self.framework.memory.keeps_master)
+
+    @property
+    def gradients_leave(self) -> bool:
+        """True if gradients move to the host during the backward pass, whose processors update all states."""
+        return self.keys.offload.states and not self.splits_update
+
+    @property
     def heaviest(self) -> MicroBatch:
         """The micro-batch with the most tokens, and the most scores among these; the step's program is written for it,
         and memory holds it.

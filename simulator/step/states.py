@@ -102,7 +102,9 @@ def states(
 ) -> States:
     """Return the bytes of a rank's model states and the traffic of their update, under the given sharding [1]_.
 
-    With offloading [2]_, and for a parameter server's workers, the GPU holds only working parameters.
+    With offloading [2]_, and for a parameter server's workers, the GPU holds only working parameters. If the host keeps
+    the states of a fraction of the parameters, the GPU holds the other states; frameworks that return master copies
+    (`MemoryConstants.keeps_master`) hold all of these on the GPU.
 
     Parameters
     ----------
@@ -126,19 +128,24 @@ def states(
         applied = sum(part.own_matrices if updater is Updater.OWNERS else part.matrices for part in parts)
         in_matrices = averaged * optimizer.of_matrices.states * optimizer.state_itemsize
     rest, numbers = updated - applied, optimizer.states * optimizer.state_itemsize
-    away = step.keys.offload.states
-    # A shard of parameters is itself the master copy and is cast when gathered, unless the master copy lies on the
+    hosted = step.keys.offload.fraction if step.keys.offload.states else 0.0
+    # Share of the master copy that lies on the GPU
+    kept = 1.0 if step.framework.memory.keeps_master else 1.0 - hosted
+    # A shard of parameters is itself the master copy and is cast when gathered, as far as the master copy is not on the
     # host.
-    is_master = sharded and master > 0 and not away
+    is_master = sharded and master > 0 and kept > 0
     fixed = sum(shard(count, ranks) if sharded else count for count, ranks in frozen)
-    parameters = on_gpu * (master if is_master else p) + resident * p + fixed * find(precision.params).itemsize
+    each = kept * master + (1.0 - kept) * p if is_master else p
+    parameters = math.ceil(on_gpu * each) + resident * p + fixed * find(precision.params).itemsize
     pageable = math.ceil(rest * numbers + in_matrices)
-    state_bytes = updated * (0 if is_master else master) + pageable
+    moved = math.ceil(hosted * pageable)
+    state_bytes = pageable - moved + math.ceil(updated * (0.0 if is_master else kept * master))
     read = rest * (g + numbers + (master or p))
     written = rest * (numbers + master + (0 if is_master else p))
     copied = updated * p if master and not is_master else 0
-    if not away:
+    if not hosted:
         return States(parameters, state_bytes, read, written, updated, copied, 0, averaged, applied, pageable)
     # Without a master copy, the host needs its own copy of the working parameters.
     copy = updated * (0 if master else p)
-    return States(parameters, 0, read, written + copy, updated, copied, state_bytes + copy + updated * g)
+    on_host = moved + math.ceil(hosted * updated * ((master or p) + g))
+    return States(parameters, state_bytes, read, written + copy, updated, copied, on_host)

@@ -193,6 +193,10 @@ class Offload(Spec):
         default="none",
         description="Data to offload to the host: none, or the optimizer's states and update (optimizer).",
     )
+    fraction: Annotated[float, reading.number(positive=True, most=1.0)] = Field(
+        default=1.0,
+        description="Share of the parameters whose states the host keeps and updates; the GPU updates the others.",
+    )
     activations: Annotated[bool, reading.YES_NO] = Field(
         default=False,
         description=(

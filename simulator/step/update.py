@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from simulator.basics.dtypes import find
 from simulator.records.operation import Computation, Exchange, NumericAction
-from simulator.step.kernel_timer import KernelTimer
+from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.learning_spec import LossScaling
 from simulator.step.matrix_update import update_matrices
 from simulator.step.optimizer_update import temporary_bytes, update_cost
@@ -33,7 +33,7 @@ def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: 
     step = passes.step
     summed = _sum_partial(builder, passes)
     if strategy.updater is not Updater.SERVERS:
-        if step.keys.offload.states:
+        if step.gradients_leave:
             done = _on_host(builder, passes, step.keys.offload, states, strategy, summed)
         else:
             done = _on_gpu(builder, passes, timer, states, strategy)
@@ -93,7 +93,10 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     # here, because a step ends with its update.
     if states.paged:
         total = builder.copy("page in optimizer states", states.paged, "to device", after=[total], paged=True)
-    done = builder.compute("optimizer step", cost, "optimizer", [total], NumericAction(Computation.UPDATE))
+    if passes.step.splits_update:
+        done = _on_both(builder, passes, timer, states, total, cost)
+    else:
+        done = builder.compute("optimizer step", cost, "optimizer", [total], NumericAction(Computation.UPDATE))
     if states.paged:
         builder.copy("page out optimizer states", states.paged, "to host", after=[done], paged=True)
     if temporaries:
@@ -154,6 +157,31 @@ def _on_host(
         new = builder.on_host(f"update {unit.name}", share * traffic, rate, after=[total], act=act)
         done = builder.copy(f"return {unit.name}", share * find(precision.params).itemsize, "to device", after=[new])
     return done
+
+
+def _on_both(
+    builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, total: str, cost: KernelCost
+) -> str:
+    """Append the update of a fraction of every unit's parameters on the host and of the others on the GPU, whose whole
+    update has the given cost; return the kernel that casts what the host returned, the last of the update.
+
+    The gradients' norm `total` is known before a gradient moves, as in Megatron-LM
+    (core/optimizer/cpu_offloading/hybrid_optimizer.py). There, a parameter is updated on either side as a whole.
+    """
+    offload, precision = passes.step.keys.offload, passes.step.precision
+    wide, narrow = find(precision.updated).itemsize, find(passes.step.trained_dtype).itemsize
+    # The GPU makes the working copies.
+    traffic = (states.update_read + states.update_written - states.copied) / max(states.updated, 1)
+    if offload.fraction < 1:
+        builder.compute("optimizer step", cost.times(1 - offload.fraction), "optimizer", [total])
+    done = total
+    for unit in passes.units:
+        share = round(offload.fraction * shard(unit.trained, passes.ranks_of(unit)))
+        moved = builder.copy(f"hand over {unit.name}", share * find(precision.grads).itemsize, "to host", after=[total])
+        new = builder.on_host(f"update {unit.name}", share * traffic, offload.host_rate, after=[moved])
+        done = builder.copy(f"return {unit.name}", share * wide, "to device", after=[new])
+    cast = timer.one_pass("cast", offload.fraction * states.updated * wide, offload.fraction * states.updated * narrow)
+    return builder.compute("cast parameters", cast, "optimizer", [done], NumericAction(Computation.UPDATE))
 
 
 def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strategy) -> str:

@@ -261,6 +261,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.allocator": ("expandable_segments",),
     "training.offload.what": ("optimizer", "none"),
     "training.offload.host_rate": ("1 GB/s",),
+    "training.offload.fraction": (0.5,),
     "training.offload.activations": (True,),
     "training.trainable": (["head"], ["layer 0", "head"], ["layers.*.attention.*"]),
     "training.lora.rank": (8,),

@@ -14,6 +14,7 @@ from simulator.cluster.build import build
 from simulator.engine.events import execute
 from simulator.model.parameters import modules, total
 from simulator.report.plots.training.breakdown import parts
+from simulator.step.framework import Framework
 from simulator.step.plan import plan_step
 from simulator.step.precision import Precision
 from simulator.step.spec import TrainingStep
@@ -165,3 +166,54 @@ def test_what_the_host_updates_with_is_summed_over_all_copies_of_the_states(sync
     assert moved(played, "to host") == copies * own
     held = dict(played.timeline.memory[-1].by_category)
     assert not held.get("gradients")
+
+
+def split(fraction: float, *, keeps_master: bool, strategy: str = "zero1") -> PlayedStep:
+    """Four ranks whose host updates a fraction of the parameters, in mixed precision."""
+    framework = Framework().with_constants(keeps_master=keeps_master)
+    keys = away(RATE).replaced(fraction=fraction)
+    return play(step(strategy, precision=BF16, framework=framework, offload=keys), 4, "dgx_h100")
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "zero3"])
+@pytest.mark.parametrize(("fraction", "keeps_master"), [(0.25, False), (0.25, True), (1.0, True)])
+def test_the_gpu_keeps_the_states_that_the_host_does_not_update(
+    fraction: float, keeps_master: bool, strategy: str
+) -> None:
+    """Adam: 8 bytes of moments, 4 of master copy for each parameter; ZeRO-3 has no working copy beside the master."""
+    played = split(fraction, keeps_master=keeps_master, strategy=strategy)
+    held = dict(played.timeline.memory[-1].by_category)
+    # Without padding, which the shards of single units have.
+    own = held["parameters"] if strategy == "zero3" else P / 4
+    master = 4 if keeps_master else 4 * (1 - fraction)
+    working = 0 if keeps_master else 2 * fraction
+    if strategy == "zero3":
+        own = own / (master + working)
+    each = 8 * (1 - fraction) + (0 if strategy == "zero3" else master)
+    assert held.get("optimizer", 0) == pytest.approx(each * own, abs=2 * len(UNITS) * 8)
+    # Master copy, moments and gradients of the host's part
+    assert played.report.host_memory_bytes == pytest.approx(fraction * (12 + 2) * own, abs=2 * len(UNITS) * 14)
+
+
+@pytest.mark.parametrize("fraction", [0.25, 1.0])
+def test_a_part_of_the_update_waits_for_the_norm_and_comes_back_in_float32(fraction: float) -> None:
+    """The host reads gradient (2), master and moments (12) and writes the latter; the GPU makes the working copy."""
+    played = split(fraction, keeps_master=True)
+    spans = {s.name.partition(" (")[0]: s for s in played.timeline.spans if s.rank == 0}
+    norm = spans["sum gradient norm"]
+    assert all(s.start >= norm.end for name, s in spans.items() if name.startswith("hand over"))
+    parts_of_units = [round(fraction * shard(elements, 4)) for elements in UNITS]
+    assert moved(played, "to host") == 2 * sum(parts_of_units)
+    assert moved(played, "to device") == 4 * sum(parts_of_units)
+    host = sum(s.end - s.start for s in spans.values() if s.stream == "host")
+    assert host == pytest.approx((2 + 12 + 12) * sum(parts_of_units) * 4 / RATE, rel=1e-9)
+    assert ("optimizer step" in spans) == (fraction < 1)
+
+
+def test_half_an_update_on_the_gpu_takes_half_of_its_time() -> None:
+    whole = play(step("zero1", precision=BF16), 4, "dgx_h100")
+    times = [
+        next(s.end - s.start for s in played.timeline.spans if s.name == "optimizer step")
+        for played in (whole, split(0.5, keeps_master=True))
+    ]
+    assert times[1] == pytest.approx(times[0] / 2, rel=1e-9)

@@ -59,5 +59,6 @@ def _zero(step: TrainingStep) -> dict[str, Any]:
         if sharding.bucket_size < _ONE_BUCKET:
             zero["reduce_bucket_size"] = sharding.bucket_size // dtypes.find(step.precision.reduce).itemsize
     if step.keys.offload.states:
-        zero["offload_optimizer"] = {"device": "cpu"}
+        fraction = step.keys.offload.fraction
+        zero["offload_optimizer"] = {"device": "cpu"} | ({"ratio": fraction} if fraction < 1 else {})
     return zero

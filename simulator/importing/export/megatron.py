@@ -135,7 +135,8 @@ def _training(step: TrainingStep, world_size: int) -> Iterator[str]:
         moment = _DTYPES[step.optimizer.state_dtype]
         yield f"--use-precision-aware-optimizer --exp-avg-dtype {moment} --exp-avg-sq-dtype {moment}"
     if step.keys.offload.states:
-        yield "--optimizer-cpu-offload"
+        fraction = step.keys.offload.fraction
+        yield "--optimizer-cpu-offload" + (f" --optimizer-offload-fraction {fraction:g}" if fraction < 1 else "")
     if step.keys.offload.activations:
         yield "--cpu-offloading"
     yield from _sharding(step, copies)

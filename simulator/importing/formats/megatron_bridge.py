@@ -93,7 +93,7 @@ _OWN: Final[Table] = {
     "model.cuda_graph_impl": Means("cuda_graph_kind", text),
     "model.cuda_graph_scope": Means("cuda_graph_scopes", words),
     "model.enable_cuda_graph": Means("cuda_graphs", flag),
-    "model.cpu_offloading": Means("training.offload", constant("activations")),
+    "model.cpu_offloading": Means("training.offload.activations", flag),
     "model.activations_checkpoint_granularity": Means("recompute", choice({"full": "full", "selective": "selective"})),
     "model.activations_checkpoint_method": Means("recompute_method", choice({"uniform": "uniform", "block": "block"})),
     "model.activations_checkpoint_num_layers": Means("recompute_layers", size),
@@ -124,7 +124,8 @@ _OWN: Final[Table] = {
         "optimizer", choice({"adam": "adam", "sgd": "momentum", "muon": "muon", "dist_muon": "dist_muon"})
     ),
     "optimizer.use_distributed_optimizer": Means("distributed_optimizer", flag),
-    "optimizer.optimizer_cpu_offload": Means("training.offload", constant("optimizer")),
+    "optimizer.optimizer_cpu_offload": Means("training.offload.what", constant("optimizer")),
+    "optimizer.optimizer_offload_fraction": Means("training.offload.fraction", number),
     "optimizer.exp_avg_dtype": Means("moment_dtype", _DTYPES),
     "optimizer.exp_avg_sq_dtype": Means("second_moment_dtype", _DTYPES),
     "ddp.use_distributed_optimizer": Means("ddp_distributed_optimizer", flag),

@@ -32,7 +32,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
         the operation after which the shard is complete.
         """
         _, reduced = scatter(builder, passes, bucket)
-        if passes.step.keys.offload.states:
+        if passes.step.gradients_leave:
             nbytes = shard(bucket.elements, passes.ranks_of(bucket.units[0])) * passes.gradient_itemsize
             # Gradients were accumulated on the GPU, hence the host adds nothing.
             copied = passes.offload_copy(bucket.name, nbytes, reduced, add=False)
