@@ -76,7 +76,8 @@ GROUPED: Final[dict[str, Any]] = {
 
 # Options of adapters beside their rank.
 _LORA: Final[tuple[dict[str, Any], ...]] = (
-    {}, {"targets": "attention", "dtype": "bfloat16"}, {"base": "nf4", "dropout": 0.1}, {"base": "int8"},
+    {}, {"targets": "attention", "dtype": "bfloat16"}, {"dtype": "bfloat16", "regather": True},
+    {"base": "nf4", "dropout": 0.1}, {"base": "int8"},
     {"base": "nf4", "hidden": "float32", "dtype": "bfloat16"}, {"base": "gptq"}, {"dora": True},
     {"dora": True, "base": "int8", "dropout": 0.1},
 )  # fmt: skip

@@ -107,6 +107,14 @@ class Lora(Spec):
         ),
     )
 
+    regather: Annotated[bool, reading.YES_NO] = Field(
+        default=False,
+        description=(
+            "Under sequence parallelism, whether the backward pass gathers the input of an adapted matrix again, as "
+            "that of a trained matrix; otherwise each rank keeps the whole input, as Megatron-Bridge by default."
+        ),
+    )
+
     @property
     def float32_hidden(self) -> bool:
         """True if hidden states are float32: outputs of norms, of matrices that read these, and the residual stream."""
@@ -148,6 +156,12 @@ class Lora(Spec):
         """
         copied = self.itemsize if self.dropout or self.itemsize != itemsize else 0
         return copied + bool(self.dropout)
+
+    def keeps_gathered(self, itemsize: int) -> bool:
+        """Return True if sequence-parallel ranks keep the gathered inputs of adapted matrices, whose elements have
+        `itemsize` bytes: as they are, or as copies.
+        """
+        return not self.regather or self.kept_per_input(itemsize) > 0
 
 
 # Adapters of no matrix: what they belong to is frozen.

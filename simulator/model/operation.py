@@ -218,6 +218,9 @@ def linear(
         backward += (*added.inputs, *added.weights)
         # The gradient of A needs the adapter's input, the gradient of B the output of A.
         input_bytes = tokens * k * adapters.kept_per_input(batch.itemsize)
+        # A saved input of fewer bytes than the matmul's is this rank's part of a sequence.
+        if saved.nbytes < (whole := tokens * k * batch.itemsize) and not adapters.regather:
+            saved = Saved(f"{name} gathered input", whole, name)
         inputs = (
             [Saved(f"{target} adapter input", input_bytes, name) for target, _ in adapted] if input_bytes else [saved]
         )
@@ -319,7 +322,10 @@ def columns(
     """
     of_rank = tuple((target, outputs // batch.cut.tensor) for target, outputs in parts)
     operation = linear(Matmul(name, batch.tokens, n // batch.cut.tensor, k), batch, saved, bias=bias, parts=of_rank)
-    communications = around_columns(name, batch.tokens * k, batch.cut, operation.of_inputs, len(operation.backward))
+    adapters = None if batch.trains(f"{name}.weight") else batch.adapters
+    again = adapters is None or not adapters.keeps_gathered(batch.itemsize)
+    counts = operation.of_inputs, len(operation.backward)
+    communications = around_columns(name, batch.tokens * k, batch.cut, *counts, again=again)
     if gathers:
         elements, after = batch.tokens * gathers, len(operation.forward)
         communications += (

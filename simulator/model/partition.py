@@ -174,7 +174,7 @@ class Communication:
 
 
 def around_columns(
-    name: str, elements: int, cut: ModelPartition, inputs: int, kernels: int
+    name: str, elements: int, cut: ModelPartition, inputs: int, kernels: int, *, again: bool = True
 ) -> tuple[Communication, ...]:
     """Return the exchanges for a linear layer with a matrix cut by columns over tensor-parallel ranks; its input has
     `elements` elements.
@@ -186,12 +186,14 @@ def around_columns(
         forward             gather input, then the matmul
         backward kernels    [input gradient    ][weight gradient       ]
         backward exchanges  [gather input again][scatter input gradient]
+
+    If not `again`, each rank has kept the whole input for the weight gradient.
     """
-    return tuple(_around_columns(name, elements, cut, inputs, kernels)) if cut.tensor > 1 else ()
+    return tuple(_around_columns(name, elements, cut, inputs, kernels, again=again)) if cut.tensor > 1 else ()
 
 
 def _around_columns(
-    name: str, elements: int, cut: ModelPartition, inputs: int, kernels: int
+    name: str, elements: int, cut: ModelPartition, inputs: int, kernels: int, *, again: bool
 ) -> Iterator[Communication]:
     """Yield the exchanges for a linear layer with a matrix cut by columns over at least 2 tensor-parallel ranks."""
     if not cut.sequence:
@@ -201,7 +203,7 @@ def _around_columns(
     gathered, dtype = cut.gathered(elements)
     yield Communication(f"gather {name} input", "all_gather", gathered, False, 0, 0, dtype)
     # Only this rank's tokens were saved; a weight gradient needs every token. A frozen matrix has none.
-    if kernels > inputs:
+    if again and kernels > inputs:
         yield Communication(f"gather {name} input again", "all_gather", gathered, True, 0, inputs, dtype)
     yield Communication(f"scatter {name} input gradient", "reduce_scatter", elements, True, inputs, kernels)
 

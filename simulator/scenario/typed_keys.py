@@ -220,6 +220,9 @@ class LoraKeys(TypedDict, total=False):
     )
     """Matrices with an adapter in every layer: all, attention, feed_forward, or a list of q, k, v, o, gate, up,
     down."""
+    regather: bool
+    """Under sequence parallelism, whether the backward pass gathers the input of an adapted matrix again, as that of a
+    trained matrix; otherwise each rank keeps the whole input, as Megatron-Bridge by default."""
 
 
 class LossScalingKeys(TypedDict, total=False):

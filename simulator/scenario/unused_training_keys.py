@@ -66,8 +66,12 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
     if not shape.lora.rank:
-        for name in ("targets", "dtype", "dropout", "base", "dora", "hidden"):
+        for name in ("targets", "dtype", "dropout", "base", "dora", "hidden", "regather"):
             yield ("training", "lora", name), "every parameter is trained; write a rank, such as lora: {rank: 16}"
+    elif shape.parallelism.tp == 1 or not shape.parallelism.sequence_parallel:
+        yield ("training", "lora", "regather"), "inputs of matrices are whole without sequence parallelism"
+    elif shape.lora.kept_per_input(find(shape.precision.resolved().params).itemsize):
+        yield ("training", "lora", "regather"), "copies of the whole inputs are kept, in another dtype or with dropout"
     if shape.lengths is None:
         yield ("training", "batching"), "every document has seq_len tokens; write lengths"
     yield from _optimizer(shape)

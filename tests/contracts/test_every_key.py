@@ -114,6 +114,9 @@ BASES: Final[Mapping[str, Data]] = {
     ),
     "matrices": _training("dgx_h100", 2, optimizer="muon", sharding="zero1"),
     "adapters": _training("dgx_h100", 2, lora={"rank": 4}, sharding="zero1"),
+    "cut adapters": _training(
+        "dgx_h100", 16, lora={"rank": 4, "dtype": "bfloat16"}, parallelism={"tp": 2}, precision="bf16", sharding="zero1"
+    ),
     "quantised": _training("dgx_h100", 2, lora={"rank": 4, "base": "nf4"}, sharding="zero1"),
     "layers": _training("dgx_h100", 2, model=LAYERS, seq_len=1, micro_batch_size=4, sharding="zero1"),
     "saved": _training(checkpoint_traffic="sharded", sharding="zero1")
@@ -271,6 +274,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.lora.dora": (True,),
     "training.lora.hidden": ("float32",),
     "training.lora.targets": ("attention",),
+    "training.lora.regather": (True,),
     "training.optimizer.state_dtype": ("bfloat16", "float16"),
     "training.loss": ("chunked", "fused", "ideal", "in_place", "narrow", "native", "sharded", "vocab_parallel"),
     "training.logit_shift": ("before_cast", "after_cast"),
@@ -327,6 +331,7 @@ ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     "training.use_cache": ("recomputed", "ddp", "piped", "layers", "real"),
     "training.precision.scaling": ("eight bits", "cut"),
     "training.lora.hidden": ("quantised",),
+    "training.lora.regather": ("cut adapters",),
     # The base with lengths has the one distribution already.
     "training.lengths.distribution": ("ddp", "alone"),
     # A model for real, and no more of them than it takes.

@@ -310,3 +310,30 @@ def test_states_of_float32_adapters_are_float32() -> None:
     assert scenario.training is not None
     step = to_step(scenario.training, 1)
     assert (step.precision.master, step.optimizer.state_dtype) == (None, "float32")
+
+
+def test_megatron_keeps_the_gathered_inputs_of_adapters_unless_they_are_gathered_again() -> None:
+    """Two matrices of a layer are cut by columns, qkv and up: kept, each of two ranks has the other's half as well.
+
+    Megatron-Bridge's LoRA has `sequence_parallel_input_regather`, off by default: the full output of the norm stays.
+    """
+    runs = [
+        play(
+            step(
+                "ddp",
+                adapted(regather=regather),
+                precision=Precision().resolved(),
+                parallelism=Parallelism(tp=2),
+                seq_len=64,
+            ),
+            2,
+        )
+        for regather in (False, True)
+    ]
+    again = [
+        sum(isinstance(op, Collective) and "input again" in op.name for op in next(iter(run.plan.program.ranks)))
+        for run in runs
+    ]
+    assert again == [0, 2 * SMALL.num_layers]
+    peaks = [run.report.peak_memory_bytes for run in runs]
+    assert peaks[0] - peaks[1] >= SMALL.num_layers * 2 * 64 * 64 * 2 // 2

@@ -106,6 +106,7 @@ _OWN: Final[Table] = {
     "model.peft.peft_scheme": Means("peft", text),
     "model.peft.lora_tuning.adapter_dim": Means("training.lora.rank", size),
     "peft.dim": Means("training.lora.rank", size),
+    "peft.sequence_parallel_input_regather": Means("training.lora.regather", flag),
     "mixed_precision": Means("mixed", _MIXED),
     "mixed_precision.bf16": Means("mixed_bf16", flag),
     "mixed_precision.fp16": Means("mixed_fp16", flag),
