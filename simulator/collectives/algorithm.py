@@ -146,6 +146,8 @@ class Algorithm:
     in_libraries : function (CollectiveRequest) -> bool
         Whether collective libraries run such a request with this algorithm, or with as many steps and bytes. `auto`
         picks among these algorithms, unless the machine's own is known.
+    stands_in : bool
+        Whether libraries run such requests with another algorithm, of as many steps and bytes.
     steps : function (CollectiveRequest) -> Steps
         Transfers on the longest way, for machines with a cost per step.
     auxiliary : Auxiliary
@@ -172,6 +174,7 @@ class Algorithm:
     share_of_ring: float = 1.0
     fewest_in_node: int = 1
     in_libraries: Callable[[CollectiveRequest], bool] = field(default=lambda request: False)
+    stands_in: bool = False
     steps: CountSteps = field(default=lambda request: Steps())
     auxiliary: Auxiliary = Auxiliary.NONE
     whole: tuple[str, ...] = ()

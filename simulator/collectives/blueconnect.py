@@ -197,6 +197,7 @@ ALGORITHM = Algorithm(
     minimal=always,
     closed_form=closed_form,
     in_libraries=stands_for_trees,
+    stands_in=True,
     options=("nodes", "chunks"),
     whole=("reduce_scatter", "all_gather"),
     examples=in_nodes,

@@ -264,7 +264,8 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
             algorithm = ALGORITHMS.find(name)
             time = algorithm.closed_form(request, op.sizes, _network(cluster, task.group, op))
             exact = time is not None
-            candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact))
+            seconds = time if exact else estimate(cluster, op)
+            candidates.append(Candidate(name, seconds, exact, algorithm.stands_in))
     return candidates
 
 

@@ -272,10 +272,11 @@ def _over_nodes(request: CollectiveRequest) -> bool:
     """Return True if `auto` may choose double binary trees for this request: one rank per node, or unequal nodes; also
     sums over nodes whose GPUs have links to each other.
 
-    Over switches, blueconnect has as many steps between nodes, and less to plan.
+    Elsewhere, blueconnect has as many steps between nodes, and less to plan.
     """
     sizes = {len(node) for node in request.nodes}
-    return one_a_node(request) or len(sizes) > 1 or (_has_chains(request) and bool(request.rings))
+    linked = bool(request.rings) or request.mesh
+    return one_a_node(request) or len(sizes) > 1 or (_has_chains(request) and linked)
 
 
 ALGORITHM = Algorithm(

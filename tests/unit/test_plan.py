@@ -20,8 +20,10 @@ from simulator.scenario.load import load_scenario
 from tests.playing import equal_nodes, star
 
 MEASURED = [name for name in registry.names("topology") if build(name, 2).collectives]
-# Those of which sixteen ranks take two nodes; a rack of 72 GPUs is one.
-OF_EIGHT = [name for name in MEASURED if len(build(name, 16).nodes) == 2]
+# Those of which sixteen ranks take two nodes, with measured sums; a rack of 72 GPUs is one.
+OF_EIGHT = [
+    name for name in MEASURED if len(build(name, 16).nodes) == 2 and "all_reduce" in build(name, 16).collectives
+]
 
 
 def chosen(cluster: Cluster, operation: str = "all_reduce", elements: int = 2**20, **facts: Any) -> Plan:
