@@ -48,6 +48,11 @@ def test_ranks_of_partly_used_nodes_lie_in_as_many_nodes(tmp_path: Path) -> None
     assert across.simulated > inside.simulated
 
 
+def test_a_machine_under_its_owners_name_is_the_usual_one_of_its_gpu(tmp_path: Path) -> None:
+    (row,) = collective_rows(written(tmp_path, "Azure ND H100 v5,H100-SXM5-80GB,1,8,all_reduce,1024,30"))
+    assert row.machine == "dgx_h100"
+
+
 def test_a_gpu_stands_for_its_usual_machine_and_columns_have_other_names(tmp_path: Path) -> None:
     path = written(tmp_path, "H200,8,allgather,1024,30,x", head="gpu,nranks,collective,size,time_us_oop,comment\n")
     (row,) = collective_rows(path)

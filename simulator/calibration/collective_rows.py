@@ -1,7 +1,7 @@
 """How far are simulated collectives from a user's measured ones? Reads a CSV file, and simulates each line.
 
-A line names a machine (`topology`, or `gpu`, whose usual machine is taken), the ranks and the nodes that they fill
-equally, the operation, the size of the whole array and the measured time.
+A line names a machine (`topology`, or `gpu`, whose usual machine is taken, also if the catalog has no such topology),
+the ranks and the nodes that they fill equally, the operation, the size of the whole array and the measured time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from simulator.basics import dtypes
+from simulator.basics import dtypes, registry
 from simulator.basics.errors import ScenarioError, in_lines, one_of
 from simulator.calibration.cells import Count, Number, among, entry, read_cells, read_records
 from simulator.calibration.kernel_errors import error_figures
@@ -58,6 +58,13 @@ class MeasuredCollective(BaseModel):
     size_bytes: Count  # size of the whole array, as nccl-tests counts it [B]
     time_us: Number
     dtype: Annotated[str, among(_DTYPES, DTYPES)] = "float32"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, cells: Any) -> Any:
+        # A machine under a name of its owner's
+        known = not cells.get("gpu") or registry.shipped("topology", cells.get("topology", ""))
+        return cells if known else {name: cell for name, cell in cells.items() if name != "topology"}
 
     @model_validator(mode="after")
     def _placed(self) -> Self:

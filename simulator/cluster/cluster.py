@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from simulator.basics.recent import Recent
 from simulator.cluster.changes import RateChange, avoided_sets
-from simulator.cluster.library import Library, saturation
+from simulator.cluster.library import Library, own_share, saturation
 from simulator.cluster.routing import Route, Router
 
 if TYPE_CHECKING:
@@ -127,6 +127,9 @@ class MachineCollective:
         Number of pipeline segments in a large array, for algorithms with segments; see `segments`.
     step, cross_step : float
         Time per step besides the transfer, inside a node and between nodes [s].
+    own_part : float
+        Time that a rank of a node takes for its own part of the array, relative to a part that it sends; see
+        `simulator.cluster.library.own_share`.
     source : str
         Source of the measurements.
     """
@@ -140,11 +143,16 @@ class MachineCollective:
     chunks: int | None = None
     step: float = 0.0
     cross_step: float = 0.0
+    own_part: float = 0.0
     source: str = ""
 
     def factor(self, nbytes: float) -> float:
         """Return the fraction of the rate caps (0 to 1) reached with an array of `nbytes` bytes."""
         return saturation(nbytes, self.half_size, self.exponent)
+
+    def share(self, operation: str, ranks: int) -> float:
+        """Return the fraction of the rate cap that is left for what a rank of a node sends to others."""
+        return own_share(operation, ranks, self.own_part)
 
     @property
     def borrowed(self) -> bool:

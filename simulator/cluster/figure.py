@@ -21,10 +21,15 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class SourcedValue(Strict):
+class Sourced(Strict):
+    """Entries of a catalog file with a source."""
+
+    source: str = Field("", description="Source of the measured figures.")
+
+
+class SourcedValue(Sourced):
     """A value in a catalog file, with its source and whether the value is certain."""
 
-    source: str = ""
     sure: bool = True
 
     @model_validator(mode="before")

@@ -4,8 +4,8 @@ The model of a library (NCCL, RCCL): on links of each kind it reaches a share of
 has a start-up, and small arrays have lower rates. The figures are those of other machines with such links
 (catalog/measured/library.csv), averaged over generations of links, so that many machines of one generation count once.
 
-Example: NVLink 3, 4 and 5 reach 82, 86 and 84 % in gathers over an NVSwitch; a machine that nobody measured, with ports
-of 150 GB/s at such a switch, reaches 84 %, 126 GB/s.
+Example: NVLink 3, 4 and 5 reach 86 % in gathers over an NVSwitch; a machine that nobody measured, with ports of
+150 GB/s at such a switch, reaches 86 %, 129 GB/s, less the time of each GPU's own part.
 """
 
 from __future__ import annotations
@@ -40,8 +40,14 @@ _STEP: Final = 4e-6
 _STAND_IN: Final = {
     "mesh": ("pcie", "switch"), "xgmi": ("pcie", "switch"), "pcie": ("switch",), "tcp": ("card", "switch"),
 }  # fmt: skip
+# Parts of an array, one for each rank, that a rank sends for each other rank. A sum sends two, and loses as little as
+# if it sent three: of 512 MiB, 2 GPUs reach 0.89 of what 4 reach (A100), 0.91 (H100), 0.84 (B200), 0.84 (GB200); in
+# gathers 0.78, 0.81, 0.77 and 0.77 (ai-dynamo/aiconfigurator@095f58a5, NCCL 2.27 and 2.29).
+_SENT_PARTS: Final = {"all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 3}
 # Operations whose figures stand in for those of operations that were not measured, in this order.
 _USUAL: Final = ("all_gather", "all_reduce")
+# Kinds of links over which the copy of the own part was seen.
+_COPIED: Final = ("switch",)
 
 
 def saturation(nbytes: float, half_size: float, exponent: float) -> float:
@@ -53,6 +59,20 @@ def saturation(nbytes: float, half_size: float, exponent: float) -> float:
     if half_size == 0.0 or nbytes <= 0:
         return 1.0
     return float(1.0 / (1.0 + (half_size / max(nbytes, PACKET)) ** exponent))
+
+
+def own_share(operation: str, ranks: int, own_part: float) -> float:
+    """Return the fraction (0 to 1) of a rate that is left for parts of an array sent to the other ranks of a node.
+
+    A rank also handles its own part, by the same threads, which takes as long as `own_part` sent parts. In a gather
+    among n ranks it sends n - 1 parts. Gathers of 512 MiB over 2, 4 and 8 A100 reach 150, 192 and 205 GB/s: 224 GB/s
+    times (n - 1) / (n - 1 + 0.49) is 150, 193 and 209 (catalog/measured/collectives.csv).
+
+    >>> [round(224 * own_share("all_gather", ranks, 0.49)) for ranks in (2, 4, 8)]
+    [150, 193, 209]
+    """
+    sent = _SENT_PARTS.get(operation, 0) * (ranks - 1)
+    return sent / (sent + own_part) if sent else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +89,15 @@ class UsedLinks:
         An array that would take this long at the full share of the bandwidth reaches half of it [s].
     exponent : float
         Steepness, as in `MachineCollective`.
+    own_part : float
+        As in `own_share`.
     """
 
     startup: float
     share: float
     half_time: float
     exponent: float
+    own_part: float = 0.0
 
     def rate(self, bandwidth: float, nbytes: float) -> float:
         """Return the rate at which an array of `nbytes` bytes is sent over links with a bandwidth together [B/s]."""
@@ -135,9 +158,10 @@ def library_of(name: LibraryName, transport: Transport) -> Library | None:
 @cache
 def _use(kind: str, operation: str, without: str) -> UsedLinks:
     startup, half_time = (1e-6 * _mean(name, kind, operation, without) for name in ("startup_us", "half_time_us"))
-    return UsedLinks(
-        startup, _mean("share", kind, operation, without), half_time, _mean("exponent", kind, operation, without)
-    )
+    share, exponent = (_mean(name, kind, operation, without) for name in ("share", "exponent"))
+    # Switches that add leave no part to copy; over cards, it is little beside what is sent.
+    copied = _mean("own_part", kind, operation, without) if kind in _COPIED else 0.0
+    return UsedLinks(startup, share, half_time, exponent, copied)
 
 
 def _mean(column: str, kind: str, operation: str, without: str) -> float:

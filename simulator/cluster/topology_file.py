@@ -19,7 +19,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import located
 from simulator.cluster.builder import BUILDERS
 from simulator.cluster.cluster import MachineCollective
-from simulator.cluster.figure import Strict
+from simulator.cluster.figure import Sourced, Strict
 from simulator.cluster.gpu_file import faults_of
 from simulator.cluster.library import Library, LibraryName, Transport, library_of
 from simulator.cluster.locate import locate, read
@@ -61,7 +61,7 @@ class Topology:
     folder: Path | None = None  # folder against which relative paths in the file are read
 
 
-class _Collective(Strict):
+class _Collective(Sourced):
     algorithm: str = Field(description="Algorithm of the machine's library on whole nodes; the choice of auto.")
     startup: Seconds = Field(0.0, description="Start-up time of every rank, once before its first transfer.")
     rate_cap: Bandwidth = Field(
@@ -80,7 +80,9 @@ class _Collective(Strict):
     chunks: Count | None = Field(None, description="Pipeline segments, for algorithms that have them.")
     step: Seconds = Field(0.0, description="Time of a step in addition to its transfer, inside a node.")
     cross_step: Seconds = Field(0.0, description="Time of a step in addition to its transfer, between nodes.")
-    source: str = Field("", description="Source of the measured figures.")
+    own_part: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = Field(
+        0.0, description="Time of a rank of a node for its own part of the array, relative to a part that it sends."
+    )
 
     def record(self) -> MachineCollective:
         """Return the measured constants in the form held by a Cluster."""

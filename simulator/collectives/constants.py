@@ -19,7 +19,7 @@ from simulator.basics.arrays import Ints
 from simulator.basics.dtypes import find as find_dtype
 from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster, MachineCollective, Steps
-from simulator.cluster.library import SOURCE
+from simulator.cluster.library import SOURCE, own_share
 from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Algorithm, Auxiliary, CollectiveRequest
 from simulator.collectives.estimate import even_shares
 from simulator.records.operation import Collective, RateCaps
@@ -99,11 +99,13 @@ def caps_of(
     if machine is None:
         return inf, inf
     factor = machine.factor(nbytes)
-    inside, across = machine.rate_cap * factor, machine.cross_rate_cap * factor
+    sent = machine.share(request.operation, len(group)) if len(request.nodes) < 2 else 1.0
+    inside, across = machine.rate_cap * factor * sent, machine.cross_rate_cap * factor
     in_node = cluster.in_node.get(request.operation)
     of_network = machine.borrowed or (machine.rate_cap == inf and (cluster.node_size or 0) > _MOST_IN_A_BOX)
     if in_node is not None and len(request.nodes) > 1 and of_network:
         share = algorithm.share_of_ring / ALGORITHMS.find(in_node.algorithm).share_of_ring
+        share *= in_node.share(request.operation, len(group))
         inside = min(inside, in_node.rate_cap * share * _in_a_rack(cluster, request, in_node).factor(nbytes))
     # Caps between nodes are fitted with every GPU of a node sending; fewer ranks per network card get a larger share.
     return inside, across if across == inf else across * spare_of_cards(cluster, group, machine.cross_rate_cap)
@@ -155,6 +157,8 @@ def as_library(
     }
     rates = {way: uses[way].rate(share.rate * share.flows, nbytes) / share.flows for way, share in shares.items()}
     across = rates.pop(None, inf)
+    if across == inf:
+        rates = {way: rate * own_share(operation, len(op.group), uses[way].own_part) for way, rate in rates.items()}
     startup = max((use.startup for way, use in uses.items() if way is not None), default=0.0)
     if across < inf:
         startup = uses[None].startup + steps.across * library.step

@@ -130,16 +130,16 @@ def states(
     rest, numbers = updated - applied, optimizer.states * optimizer.state_itemsize
     hosted = step.keys.offload.fraction if step.keys.offload.states else 0.0
     # Share of the master copy that lies on the GPU
-    kept = 1.0 if step.framework.memory.keeps_master else 1.0 - hosted
+    of_master = 1.0 if step.framework.memory.keeps_master else 1.0 - hosted
     # A shard of parameters is itself the master copy and is cast when gathered, as far as the master copy is not on the
     # host.
-    is_master = sharded and master > 0 and kept > 0
+    is_master = sharded and master > 0 and of_master > 0
     fixed = sum(shard(count, ranks) if sharded else count for count, ranks in frozen)
-    each = kept * master + (1.0 - kept) * p if is_master else p
+    each = of_master * master + (1.0 - of_master) * p if is_master else p
     parameters = math.ceil(on_gpu * each) + resident * p + fixed * find(precision.params).itemsize
     pageable = math.ceil(rest * numbers + in_matrices)
     moved = math.ceil(hosted * pageable)
-    state_bytes = pageable - moved + math.ceil(updated * (0.0 if is_master else kept * master))
+    state_bytes = pageable - moved + math.ceil(updated * (0.0 if is_master else of_master * master))
     read = rest * (g + numbers + (master or p))
     written = rest * (numbers + master + (0 if is_master else p))
     copied = updated * p if master and not is_master else 0

@@ -217,10 +217,16 @@ def test_a_last_node_that_is_not_full_costs_its_cards_and_no_more() -> None:
 
 @pytest.mark.parametrize(("name", "ranks"), [("dgx_h100", 8), ("dgx_h200", 8), ("aws_p5", 16)])
 def test_few_gpus_of_a_node_have_the_ring_of_the_node(name: str, ranks: int) -> None:
-    """Measured over 2, 3 and 4 of 8 H100, 4 GiB: 370 GB/s each, and up to 480 over all (NVIDIA/nccl issue 1455)."""
+    """Measured over 2, 3 and 4 of 8 H100, 4 GiB: 370 GB/s each, and up to 480 over all (NVIDIA/nccl issue 1455).
+
+    Another sweep has 9 % less over 2 than over 4 (tests/theory/test_measured_collectives.py).
+    """
+    rates = []
     for gpus in (2, 3, 4):
         time = simulated(name, ranks, "all_reduce", 2**32, tuple(range(gpus)))
-        assert 2 * (gpus - 1) / gpus * 2**32 / time == pytest.approx(370e9, rel=0.08)
+        rates.append(2 * (gpus - 1) / gpus * 2**32 / time)
+        assert rates[-1] == pytest.approx(370e9, rel=0.12)
+    assert rates == sorted(rates)
 
 
 def test_a_program_has_the_rates_of_the_machine(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.solve import FREE, CapModel, Constants
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
-from simulator.cluster.library import PACKET
+from simulator.cluster.library import PACKET, own_share
 from simulator.cluster.topology_file import MeasuredOperation
 from simulator.collectives.constants import NETWORK_STEP
 from tools.validation.measured_collectives import MeasuredSweep, measured_sweep, measured_sweeps
@@ -52,6 +52,8 @@ _LARGE: Final = 2**25
 _WEIGHT_OF_LARGE: Final = 3.0
 # Errors beyond this relative size count linearly, as in `solve`.
 _OUTLIER: Final = 0.05
+# A smaller part counts as none: over PCIe, two GPUs reach more than eight.
+_LEAST_OWN: Final = 0.01
 # Most of the links' rating that a fit may claim: all_reduces of 4 GiB by rings on an H100 reach 0.82 (NVIDIA/nccl issue
 # 1455); NCCL's own model has 20.6 of 25 GB/s a link (src/graph/topo.h).
 _MOST_OF_LINKS: Final = 0.86
@@ -68,6 +70,12 @@ def machines() -> dict[str, MachineCollective]:
     return fitted
 
 
+def _with_own_part(ring: MachineCollective, operation: str, ranks: int, own_part: float) -> MachineCollective:
+    """Return constants with a share for the own part that leaves the times of `ranks` ranks as they are."""
+    cap = ring.rate_cap * own_share(operation, ranks, ring.own_part) / own_share(operation, ranks, own_part)
+    return replace(ring, rate_cap=float(f"{cap:.4g}"), own_part=own_part)
+
+
 def gather_sweeps(topology: str, operation: str) -> list[MeasuredSweep]:
     """Return the sweeps of an operation over GPUs of one node, most GPUs first."""
     sweeps, gpu = measured_sweeps(), SWEPT[topology]
@@ -78,8 +86,8 @@ def gather_sweeps(topology: str, operation: str) -> list[MeasuredSweep]:
 def gather_fit(topology: str, operation: str) -> MachineCollective:
     """Return the constants of an operation in a node, fitted to its sweeps over 8, 4 and 2 GPUs together.
 
-    A ring of n GPUs takes startup + (n - 1) latencies + (n - 1) / n S / rate(S), a direct exchange one latency. The
-    rate grows with the size, as `MachineCollective.factor` says.
+    A ring of n GPUs takes startup + (n - 1) latencies + (n - 1 + own_part) / n S / rate(S), a direct exchange one
+    latency. The rate grows with the size, as `MachineCollective.factor` says.
     """
     sweeps = gather_sweeps(topology, operation)
     most = sweeps[0].sweep.world_size
@@ -95,18 +103,20 @@ def gather_fit(topology: str, operation: str) -> MachineCollective:
     def errors(constants: Floats) -> Floats:
         startup, cap, half_size = np.exp(constants[:3])
         rate = cap / (1.0 + (half_size / np.maximum(sizes, PACKET)) ** constants[3])
-        simulated = startup + hops + (ranks - 1.0) / ranks * sizes / rate
+        simulated = startup + hops + (ranks - 1.0 + constants[4]) / ranks * sizes / rate
         return np.asarray(np.sqrt(weights) * np.log(simulated / times))
 
     low, high = (np.log(ends) for ends in ((1e-7, 0.05 * link, 1e3), (1e-4, _MOST_OF_LINKS * link, 1e10)))
-    starts = [np.array([*np.log((5e-6, 0.6 * link, 1e7)), exponent]) for exponent in (0.4, 0.6, 0.9)]
-    bounds = [*low, 0.3], [*high, 1.2]
+    starts = [np.array([*np.log((5e-6, 0.6 * link, 1e7)), exponent, 0.4]) for exponent in (0.4, 0.6, 0.9)]
+    bounds = [*low, 0.3, 0.0], [*high, 1.2, 1.5]
     found = [least_squares(errors, start, loss="soft_l1", f_scale=_OUTLIER, bounds=bounds) for start in starts]
     best = min(found, key=lambda one: one.cost).x
-    startup, cap, half_size, exponent = (float(f"{number:.4g}") for number in (*np.exp(best[:3]), best[3]))
+    startup, cap, half_size, exponent, own = (float(f"{number:.4g}") for number in (*np.exp(best[:3]), *best[3:]))
     counts = ", ".join(str(held.sweep.world_size) for held in sweeps)
     source = f"fitted to {counts} {sweeps[0].sweep.gpu} together: {sweeps[0].sweep.source}"
-    return MachineCollective(GATHERS[operation], startup, cap, half_size=half_size, exponent=exponent, source=source)
+    own = own if own > _LEAST_OWN else 0.0
+    fading = {"half_size": half_size, "exponent": exponent}
+    return MachineCollective(GATHERS[operation], startup, cap, **fading, own_part=own, source=source)
 
 
 def ring_fading(gather: MachineCollective | None) -> CapModel:
@@ -148,6 +158,8 @@ def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, dict[str, Mea
 
 def _all_reduces(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredOperation]:
     a100, h100, b200 = (fitted[name] for name in ("8_a100", "8_h100", "8_b200"))
+    # A sum of A100, by a ring as well, was measured over all eight alone.
+    a100 = _with_own_part(a100, "all_reduce", 8, fitted["a100 all_gather"].own_part)
     p4de, p5, two_b200 = (fitted[name] for name in ("p4de_16_a100", "p5_16_h100", "16_b200"))
     return {
         "dgx_a100": MeasuredOperation(a100, _two_a100(two_b200)),
@@ -160,7 +172,8 @@ def _all_reduces(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredO
 
 def _ring(name: str, operation: str, fitted: Mapping[str, MachineCollective]) -> MachineCollective:
     """Return the inside of a topology's gather over nodes: H100's as fitted, A100's from its all_reduce, a ring."""
-    h100, a100 = fitted[RINGS[operation]], fitted["8_a100"]
+    # Over nodes, few of the parts are a rank's own.
+    h100, a100 = fitted[RINGS[operation]], _with_own_part(fitted["8_a100"], "all_reduce", 8, 0.0)
     if a100.algorithm != "ring":
         raise ValueError("eight A100 were fitted to no ring")
     return {

@@ -154,4 +154,4 @@ def constants(machine: MachineCollective) -> dict[str, float]:
     if machine.half_size:
         values |= {"half_size": machine.half_size, "exponent": machine.exponent}
     values |= {} if machine.chunks is None else {"chunks": machine.chunks}
-    return values | {name: value for name in ("step", "cross_step") if (value := getattr(machine, name))}
+    return values | {name: value for name in ("step", "cross_step", "own_part") if (value := getattr(machine, name))}
