@@ -35,7 +35,8 @@ def forward(
     begun : int
         Steps taken before.
     """
-    gpt, (unit,), micro = setting.places[rank.number].gpt, act.units, act.micro
+    (unit,), micro = act.units, act.micro
+    gpt = setting.model(rank.number, unit, micro)
     if is_spread(act.units):
         # The layer after this unit runs the experts.
         return None
@@ -47,9 +48,11 @@ def forward(
     out, cache = yield from gpt.forward(unit, gpt.used(unit, rank.working), x, draw)
     loss = None
     if unit == gpt.units[-1]:
+        # Padding is not learnt.
+        used = sum(setting.documents(rank.number, unit, micro)) or None
         # Position i predicts token i + 1, also where sequences are cut: `rows` holds every position on every rank.
-        targets = rows[:, positions + 1].ravel()
-        logits = out.reshape(-1, out.shape[-1])
+        targets = rows[:, positions + 1].ravel()[:used]
+        logits = out.reshape(-1, out.shape[-1])[:used]
         loss, probabilities = yield from vocabulary_loss.cross_entropy(logits, targets, gpt.share, gpt.vocabulary)
         cache = (cache, probabilities, targets)
     else:
@@ -81,7 +84,7 @@ def recompute(setting: TrainingContext, rank: Rank, act: NumericAction[Computati
 
     Recomputed tensors are available before the pass ends, because operations need not wait for its last exchange.
     """
-    gpt, micro = setting.places[rank.number].gpt, act.micro
+    gpt, micro = setting.model(rank.number, act.units[0], act.micro), act.micro
     x = entry(rank.caches[act.units[0], micro])
     batch = setting.plan.step.keys.micro_batch_size
     x = gpt.arithmetic.load(x).reshape(batch, -1, gpt.width)
@@ -100,7 +103,8 @@ def backward(setting: TrainingContext, rank: Rank, act: NumericAction[Computatio
     A micro-batch's loss is divided by the number of micro-batches, as PyTorch users write `scaler.scale(loss /
     accumulation)`.
     """
-    gpt, (unit,), micro = setting.places[rank.number].gpt, act.units, act.micro
+    (unit,), micro = act.units, act.micro
+    gpt = setting.model(rank.number, unit, micro)
     part, number = _PARTS[act.effect], setting.micro_batch(rank.number, unit, micro)
     if is_spread(act.units):
         # The layer after this unit has computed the experts' gradients.
@@ -117,6 +121,8 @@ def backward(setting: TrainingContext, rank: Rank, act: NumericAction[Computatio
     elif unit == gpt.units[-1]:
         factor = rank.scale.value / setting.plan.step.accumulation
         gradient = vocabulary_loss.cross_entropy_backward(probabilities, targets, gpt.share, factor)
+        padding = sum(gpt.documents) - len(gradient) if gpt.documents else 0
+        gradient = np.pad(gradient, ((0, padding), (0, 0)))
         sequences = setting.plan.step.keys.micro_batch_size
         dy = gpt.arithmetic.rounded(gradient).reshape(sequences, -1, gradient.shape[-1])
     else:

@@ -6,7 +6,7 @@ A record and the values derived from it; state.py holds the values that change.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Final
@@ -226,6 +226,19 @@ class TrainingContext:
         # The whole model has no separate experts' units, so use the layer's number.
         place = self.gpt.units.index(unit.removesuffix(" experts"))
         return Draw(self.gpt.dropout, (self.seed, begun, rank, micro, place))
+
+    def documents(self, rank: int, unit: str, micro: int) -> tuple[int, ...]:
+        """Return the tokens of each document packed into a rank's micro-batch; empty if a sequence is a document."""
+        batches = self.plan.step.batches
+        if not batches:
+            return ()
+        return batches[self.places[rank].replica][self.micro_batch(rank, unit, micro)].documents
+
+    def model(self, rank: int, unit: str, micro: int) -> Gpt:
+        """Return a rank's model, for the documents of a micro-batch. Padding behind them counts as a document."""
+        gpt, documents = self.places[rank].gpt, self.documents(rank, unit, micro)
+        padding = self.plan.step.keys.seq_len - sum(documents)
+        return replace(gpt, documents=(*documents, *([padding] if padding else []))) if documents else gpt
 
     def policy(self, unit: str) -> str:
         """Return the name of a layer's activation checkpointing policy."""

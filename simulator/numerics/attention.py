@@ -6,8 +6,9 @@ attention (flash.py) saves a single number per row instead of the softmax.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +36,42 @@ class Core:
 
     forward: Callable[[Arithmetic, Array, Array, Array, Draw], tuple[Array, Cache]]
     backward: Callable[[Arithmetic, Array, Cache, Array, Draw], tuple[Array, Array, Array]]
+
+
+def of_documents(core: Core, documents: Sequence[int]) -> Core:
+    """Return an implementation that runs another one on each document of packed sequences, one after the other: queries
+    see keys of their own document alone.
+
+    Saved tensors of the sequence's length are joined again; those of the scores' size stay apart, in a tuple.
+
+    Parameters
+    ----------
+    documents : sequence of int
+        Tokens of each document, in order.
+    """
+    bounds = np.cumsum([0, *documents]).tolist()
+    parts = [slice(begin, end) for begin, end in pairwise(bounds)]
+
+    def forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[Array, Cache]:
+        runs = [
+            core.forward(a, q[..., part, :], k[..., part, :], v[..., part, :], draw.at(number))
+            for number, part in enumerate(parts)
+        ]
+        saved = {name: [cache[name] for _, cache in runs] for name in runs[0][1]}
+        joined = {
+            name: tuple(arrays) if name in SCORES else np.concatenate(arrays, axis=-2) for name, arrays in saved.items()
+        }
+        return np.concatenate([out for out, _ in runs], axis=-2), joined
+
+    def backward(a: Arithmetic, dy: Array, saved: Cache, out: Array, draw: Draw) -> tuple[Array, Array, Array]:
+        gradients = []
+        for number, part in enumerate(parts):
+            own = {name: each[number] if name in SCORES else each[..., part, :] for name, each in saved.items()}
+            gradients.append(core.backward(a, dy[..., part, :], own, out[..., part, :], draw.at(number)))
+        dq, dk, dv = (np.concatenate(arrays, axis=-2) for arrays in zip(*gradients, strict=True))
+        return dq, dk, dv
+
+    return Core(forward, backward)
 
 
 def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPOUT) -> tuple[Array, Cache]:

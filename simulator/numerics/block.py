@@ -16,6 +16,7 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.numerics import attention, flash, layers
 from simulator.numerics.arithmetic import Arithmetic
+from simulator.numerics.attention import Core, of_documents
 from simulator.numerics.context_attention import ContextAttention
 from simulator.numerics.cut_linear import CutLinear, Gradients, Left, Part
 from simulator.numerics.dropout import Draw
@@ -46,6 +47,7 @@ class TransformerBlock:
     attention: str = "standard"
     share: TensorShard = WHOLE  # this rank's part of the layer and of the sequences
     experts: Experts | None = None  # experts that replace the MLP
+    documents: tuple[int, ...] = ()  # tokens of the documents packed into the only sequence; empty: one a sequence
 
     def forward(self, p: Mapping[str, Array], x: Array, draw: Draw, c: Cache) -> Pass[Array]:
         """Run a layer forward, return its output and fill the cache for the backward pass.
@@ -155,13 +157,18 @@ class TransformerBlock:
         """Return attention's output and saved tensors, context-parallel if sequences are cut."""
         if self.share.context > 1:
             return (yield from ContextAttention(self.arithmetic, self.share).forward(q, k, v))
-        return _CORES[self.attention].forward(self.arithmetic, q, k, v, draw)
+        return self._core.forward(self.arithmetic, q, k, v, draw)
 
     def _attend_backward(self, dy: Array, saved: Cache, out: Array, draw: Draw) -> Pass[tuple[Array, Array, Array]]:
         """Return the gradients for q, k and v from the output gradient, with forward's implementation."""
         if self.share.context > 1:
             return (yield from ContextAttention(self.arithmetic, self.share).backward(dy, saved, out))
-        return _CORES[self.attention].backward(self.arithmetic, dy, saved, out, draw)
+        return self._core.backward(self.arithmetic, dy, saved, out, draw)
+
+    @property
+    def _core(self) -> Core:
+        core = _CORES[self.attention]
+        return of_documents(core, self.documents) if self.documents else core
 
     def _split(self, x: Array, batch: int) -> Array:
         """Reshape (tokens, own width) to (batch, own heads, tokens of a sequence, head_dim)."""

@@ -53,6 +53,9 @@ class Gpt:
         Experts that replace each layer's MLP, and experts that each token is sent to; 0 for an MLP.
     capacity : float or None
         Tokens that an expert takes from each rank, in units of its even share; None: unlimited.
+    documents : tuple of int
+        Tokens of each document that is packed into the only sequence, in order; empty for one document a sequence.
+        Attention and positions begin anew with each.
 
     Examples
     --------
@@ -75,6 +78,7 @@ class Gpt:
     experts: int = 0
     active: int = 0
     capacity: float | None = None
+    documents: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -206,7 +210,7 @@ class Gpt:
     @property
     def _block(self) -> TransformerBlock:
         """Object that computes a layer's forward and backward passes on this rank."""
-        return TransformerBlock(self.heads, self.arithmetic, self.attention, self.share, self._experts)
+        return TransformerBlock(self.heads, self.arithmetic, self.attention, self.share, self._experts, self.documents)
 
     @property
     def _experts(self) -> Experts | None:
@@ -263,8 +267,13 @@ class Gpt:
         return np.where(mine, rows, 0), mine
 
     def _between(self, tokens: int) -> Ints:
-        """Return the positions of this rank's tokens between matrices, for `tokens` tokens of each sequence."""
-        return self.share.between(self.share.positions(tokens * self.share.context))
+        """Return the positions of this rank's tokens between matrices, for `tokens` tokens of each sequence; those of
+        packed documents count from the beginning of each document.
+        """
+        positions = self.share.between(self.share.positions(tokens * self.share.context))
+        if not self.documents:
+            return positions
+        return np.concatenate([np.arange(length) for length in self.documents])[positions]
 
     def _embed_backward(self, cache: Any, dy: Array, draw: Draw, g: Gradients, left: Left, part: Part) -> Pass[None]:
         """Put the gradients of the token and the position table into `g`, from the gradient `dy` of the embeddings."""
@@ -280,7 +289,8 @@ class Gpt:
         # A token may occur many times in a batch: `add.at` sums repeated rows, which `+=` would not.
         np.add.at(tok, rows[mine], together[mine])
         pos = np.zeros((self.positions, self.width), gradient.dtype)
-        pos[self._between(tokens.shape[1])] = gradient.sum(axis=0)
+        # Packed documents have positions in common.
+        np.add.at(pos, self._between(tokens.shape[1]), gradient.sum(axis=0))
         g |= {"tok.weight": a.rounded(tok), "pos.weight": a.rounded(pos)}
 
     def _head(self, p: Parameters, x: Array) -> Pass[tuple[Array, Any]]:

@@ -35,6 +35,7 @@ from simulator.scenario.collective_rules import chosen, proof_faults
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
 from simulator.step.framework import load_framework
+from simulator.step.lengths import PACKING
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -213,7 +214,15 @@ def _lengths(shape: TrainingSpec, model: Model | None, base: Path) -> Iterator[R
     samples = model is not None and model.work_unit == SAMPLE
     reasons = (
         ("tokens_used", shape.tokens_used != 1.0, "follows from lengths and batching; omit the key"),
-        ("numerics", shape.numerics, "documents of a real training have one length; omit lengths"),
+        (
+            "numerics", shape.numerics and (shape.batching not in PACKING or shape.micro_batch_size > 1),
+            "a real training packs documents into one sequence a micro-batch; write batching: pack and "
+            "micro_batch_size: 1",
+        ),
+        (
+            "parallelism.cp", shape.numerics and cut.cp > 1,
+            "a real training cuts no packed sequences over context-parallel ranks; write cp: 1",
+        ),
         ("model", samples, "samples of this model are no sequences of tokens; omit lengths"),
         ("sharding.strategy", shape.sharding.asynchronous, "asynchronous workers have equal batches; omit lengths"),
         (

@@ -115,7 +115,10 @@ def test_a_wrong_line_of_a_file_is_named(tmp_path: Path, text: str, told: str) -
         ({"lengths": {"distribution": "lognormal", "median": 900}}, "write all three, or none"),
         ({"lengths": {"histogram": {0: 1}}}, "training.lengths.histogram"),
         ({"lengths": {"histogram": {512: 1}}, "tokens_used": 0.5}, "follows from lengths and batching"),
-        ({"lengths": {"histogram": {512: 1}}, "numerics": True}, "documents of a real training have one length"),
+        (
+            {"lengths": {"histogram": {512: 1}}, "numerics": True, "batching": "pad"},
+            "a real training packs documents into one sequence a micro-batch",
+        ),
         (
             {"lengths": {"histogram": {512: 1}}, "batching": "bucket", "parallelism": {"tp": 2}},
             "exchange micro-batches of unequal size under batching bucket",

@@ -19,9 +19,9 @@ A machine has at most six constants. The machine's algorithm is simulated on the
 - Every rank first pays `startup` once.
 - The rate of each flow is at most `rate_cap` inside a node or `cross_rate_cap` between nodes, times 1 / (1 +
   (`half_size` / S)^`exponent`) for an array of S bytes. S is at least a packet of 4096 bytes.
-- In a node, a rank also handles its own part of the array, which takes `own_part` times as long as a part that it sends.
-  The rate of a gather, reduce-scatter or exchange among n ranks is multiplied by (n - 1) / (n - 1 + `own_part`), that of
-  an all-reduce by 3 (n - 1) / (3 (n - 1) + `own_part`).
+- In a node, a rank also handles its own part of the array, which takes `own_part` times as long as a part that it
+  sends. The rate of a gather, reduce-scatter or exchange among n ranks is multiplied by (n - 1) / (n - 1 + `own_part`),
+  that of an all-reduce by 3 (n - 1) / (3 (n - 1) + `own_part`).
 - If several rings run at once (`multi_ring`), the rings that leave a GPU for another GPU of its node share `rate_cap`.
 - Over several nodes, all-reduces are divided into `chunks` pieces (none smaller than 4 MiB), so that links inside and
   between nodes are busy at the same time.
