@@ -63,8 +63,8 @@ class MeasuredCollective(BaseModel):
     @classmethod
     def _known(cls, cells: Any) -> Any:
         # A machine under a name of its owner's
-        known = not cells.get("gpu") or registry.shipped("topology", cells.get("topology", ""))
-        return cells if known else {name: cell for name, cell in cells.items() if name != "topology"}
+        is_shipped = not cells.get("gpu") or registry.shipped("topology", cells.get("topology", ""))
+        return cells if is_shipped else {name: cell for name, cell in cells.items() if name != "topology"}
 
     @model_validator(mode="after")
     def _placed(self) -> Self:

@@ -219,8 +219,8 @@ def linear(
         # The gradient of A needs the adapter's input, the gradient of B the output of A.
         input_bytes = tokens * k * adapters.kept_per_input(batch.itemsize)
         # A saved input of fewer bytes than the matmul's is this rank's part of a sequence.
-        if saved.nbytes < (whole := tokens * k * batch.itemsize) and not adapters.regather:
-            saved = Saved(f"{name} gathered input", whole, name)
+        if saved.nbytes < (gathered := tokens * k * batch.itemsize) and not adapters.regather:
+            saved = Saved(f"{name} gathered input", gathered, name)
         inputs = (
             [Saved(f"{target} adapter input", input_bytes, name) for target, _ in adapted] if input_bytes else [saved]
         )

@@ -66,8 +66,8 @@ def of_documents(core: Core, documents: Sequence[int]) -> Core:
     def backward(a: Arithmetic, dy: Array, saved: Cache, out: Array, draw: Draw) -> tuple[Array, Array, Array]:
         gradients = []
         for number, part in enumerate(parts):
-            own = {name: each[number] if name in SCORES else each[..., part, :] for name, each in saved.items()}
-            gradients.append(core.backward(a, dy[..., part, :], own, out[..., part, :], draw.at(number)))
+            tensors = {name: each[number] if name in SCORES else each[..., part, :] for name, each in saved.items()}
+            gradients.append(core.backward(a, dy[..., part, :], tensors, out[..., part, :], draw.at(number)))
         dq, dk, dv = (np.concatenate(arrays, axis=-2) for arrays in zip(*gradients, strict=True))
         return dq, dk, dv
 

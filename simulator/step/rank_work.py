@@ -148,9 +148,9 @@ def _of_lengths(
         key = id(piece.of), piece.place
         if key not in curves:
             run, runs = same[id(piece.of)]
-            heaviest, alone = _alone(run, piece.place), [_alone(other, piece.place) for other in runs]
+            heaviest, at_lengths = _alone(run, piece.place), [_alone(other, piece.place) for other in runs]
             # What a recompute leaves out has no kernels, whatever the length.
-            curves[key] = np.array(alone) / heaviest if heaviest else np.ones(len(alone))
+            curves[key] = np.array(at_lengths) / heaviest if heaviest else np.ones(len(at_lengths))
         return float(np.interp(micro.seq_len, lengths, curves[key]))
 
     return share
