@@ -112,6 +112,11 @@ DTYPES: Final = MappingProxyType(
     }
 )
 
+# Bytes of an element, by PyTorch's names of dtypes, as traces and dumps write them.
+TORCH_ITEMSIZES: Final = {
+    "Double": 8, "Long": 8, "ComplexFloat": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Char": 1,
+    "Byte": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
+}  # fmt: skip
 _ALIASES: Final = {
     "fp64": "float64", "double": "float64", "fp32": "float32", "float": "float32", "single": "float32",
     "fp16": "float16", "half": "float16", "bf16": "bfloat16", "tfloat32": "tf32", "float8": "float8_e4m3fn",

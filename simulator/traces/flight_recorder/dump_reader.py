@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from simulator.basics.dtypes import TORCH_ITEMSIZES
 from simulator.basics.errors import ScenarioError, one_line
 from simulator.basics.input_files import MOST_DATA, parse_json, read_bytes
 from simulator.basics.plain_data import at
 from simulator.traces.flight_recorder.pickle_data import plain_data
 from simulator.traces.json_stream import whole_number
 from simulator.traces.kineto.kernel_names import kind_of_collective
-from simulator.traces.torch_dtypes import ITEMSIZE
 
 State = Literal["scheduled", "started", "completed"]
 # Most files, entries of all files, ranks of a group, and longest name that is kept.
@@ -220,7 +220,7 @@ def _nbytes(data: Mapping[str, Any]) -> int | None:
         sizes, dtypes = data.get(f"{side}_sizes"), data.get(f"{side}_dtypes")
         if not isinstance(sizes, list | tuple) or not isinstance(dtypes, list | tuple):
             continue
-        widths = [ITEMSIZE.get(dtype) for dtype in dtypes if isinstance(dtype, str)]
+        widths = [TORCH_ITEMSIZES.get(dtype) for dtype in dtypes if isinstance(dtype, str)]
         counts = [_elements(shape) for shape in sizes]
         if len(widths) == len(counts) and None not in widths and None not in counts:
             totals.append(sum((w or 0) * (c or 0) for w, c in zip(widths, counts, strict=True)))

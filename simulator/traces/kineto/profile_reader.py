@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.basics.dtypes import TORCH_ITEMSIZES
 from simulator.basics.errors import ScenarioError, one_line
 from simulator.basics.plain_data import at
 from simulator.records.operation import KernelParts
 from simulator.traces.json_stream import JsonStream, whole_number
-from simulator.traces.torch_dtypes import ITEMSIZE
 
 # Most GPU operations, and most launches, that are kept.
 _MOST_WORK: Final = 2_000_000
@@ -218,7 +218,7 @@ def _collective(args: Mapping[str, Any]) -> tuple[str, int | None]:
     if not isinstance(name, str):
         return "", None
     sizes = [whole_number(args.get(f"{way} msg nelems")) for way in ("In", "Out")]
-    itemsize, exact = ITEMSIZE.get(str(args.get("dtype"))), whole_number(args.get("bytes"))
+    itemsize, exact = TORCH_ITEMSIZES.get(str(args.get("dtype"))), whole_number(args.get("bytes"))
     elements = max((size for size in sizes if size is not None), default=None)
     if exact is None and elements is not None and itemsize is not None:
         exact = elements * itemsize
