@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
 import sys
 from typing import Any
 
@@ -31,8 +33,7 @@ def called(*calls: tuple[str, dict[str, Any]]) -> list[tuple[str, bool]]:
             answers = []
             for name, arguments in calls:
                 result = await client.call_tool(name, arguments)
-                (content,) = result.content
-                answers.append((content.text, bool(result.is_error)))
+                answers.append((result.content[0].text, bool(result.is_error)))
             return answers
 
     return asyncio.run(session())
@@ -69,21 +70,25 @@ def test_ten_calls_of_a_client_are_answered() -> None:
         ("sweep", {}, "tool: got 'sweep'; one of memory"),
         ("memory", {"model": "gpt2", "out": "/tmp/x"}, "out: is no argument; one of model"),
         ("memory", {}, "Missing argument"),
+        ("memory", {"model": "gpt2", "sequence_parallel": "false"}, "got 'false'; must be true or false"),
+        ("memory", {"model": "gpt2\0"}, "got a text with the character 0"),
         ("simulate", {"scenario": "--help"}, "scenario: got '--help'"),
         # An own optimizer is code.
         ("simulate", {"scenario": _GPT + "name: own\n", "settings": ["training.optimizer=mine.py"]}, "--no-plugins"),
     ],
 )
 def test_what_cannot_be_answered_is_told_in_a_line(tool: str, arguments: dict[str, Any], told: str) -> None:
-    text, failed = asyncio.run(answer(tool, arguments, 60.0))
+    (text,), failed = asyncio.run(answer(tool, arguments, 60.0, set()))
     assert failed
     assert told in text
 
 
 def test_a_long_question_is_stopped() -> None:
     question = {"source": "llama3_70b", "topology": "dgx_h100", "gpus": 512, "seq_len": 8192, "global_batch": "1024seq"}
-    text, failed = asyncio.run(answer("plan", question, 1.5))
+    running = set[int]()
+    (text,), failed = asyncio.run(answer("plan", question, 1.5, running))
     assert failed
+    assert not running
     assert text == "plan: no answer in 1.5 s; ask for fewer GPUs, points or settings"
 
 
@@ -93,3 +98,27 @@ def test_a_tool_has_the_arguments_of_its_command_and_none_of_terminals(command: 
     assert not {"out", "as_json", "no_plugins", "cache"} & schema["properties"].keys()
     assert set(schema["required"]) <= schema["properties"].keys()
     assert all(entry["description"] for entry in schema["properties"].values())
+
+
+def test_warnings_follow_the_answer_and_null_is_not_given() -> None:
+    arguments = {"scenario": f"name: step\n{_GPT}", "settings": ["training.offload.fraction=0.5"]}
+    (text, warnings), failed = asyncio.run(answer("simulate", arguments, 60.0, set()))
+    assert not failed
+    assert "tokens/s" in text
+    assert "training.offload.fraction=0.5: has no effect here" in warnings
+    (text,), failed = asyncio.run(answer("support", {"gpu": None}, 60.0, set()))
+    assert not failed
+    assert "h100_sxm" in json.loads(text)["kernels"]
+
+
+def test_a_signal_ends_the_server_and_what_it_runs() -> None:
+    command = [sys.executable, "-m", "simulator", "mcp"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}}
+        server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}) + "\n")
+        server.stdin.flush()
+        assert "simulator" in server.stdout.readline()
+        server.terminate()
+        assert server.wait(timeout=60) in (128 + signal.SIGTERM, -signal.SIGTERM)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from simulator.basics import dtypes, registry
-from simulator.basics.errors import ScenarioError, in_lines, one_of
+from simulator.basics.errors import ScenarioError, in_lines, one_of, similar
 from simulator.calibration.cells import Count, Number, among, entry, read_cells, read_records
 from simulator.calibration.kernel_errors import error_figures
 from simulator.calibration.machines.header import operation_of
@@ -58,13 +58,18 @@ class MeasuredCollective(BaseModel):
     size_bytes: Count  # size of the whole array, as nccl-tests counts it [B]
     time_us: Number
     dtype: Annotated[str, among(_DTYPES, DTYPES)] = "float32"
+    owners_name: str = ""  # name of a machine that the catalog does not have; `gpu` says which one stands for it
 
     @model_validator(mode="before")
     @classmethod
     def _known(cls, cells: Any) -> Any:
-        # A machine under a name of its owner's
-        is_shipped = not cells.get("gpu") or registry.shipped("topology", cells.get("topology", ""))
-        return cells if is_shipped else {name: cell for name, cell in cells.items() if name != "topology"}
+        name = str(cells.get("topology", ""))
+        if not (name and cells.get("gpu")) or registry.shipped("topology", name):
+            return cells
+        # A path, or a misspelt name, is refused; a machine under its owner's name is not.
+        if "/" in name or similar(registry.names("topology"), name, 1):
+            return cells
+        return {key: cell for key, cell in cells.items() if key != "topology"} | {"owners_name": name}
 
     @model_validator(mode="after")
     def _placed(self) -> Self:
@@ -172,6 +177,12 @@ def collective_errors(outcomes: Sequence[CollectivePrediction]) -> tuple[Collect
     for outcome in outcomes:
         groups.setdefault((outcome.row.machine, outcome.row.op, outcome.row.sizes), []).append(outcome.error)
     return tuple(CollectiveErrors(*key, len(errors), *error_figures(errors)) for key, errors in groups.items())
+
+
+def replaced(rows: Iterable[MeasuredCollective]) -> tuple[str, ...]:
+    """Return a line for each machine that the catalog does not have, with the machine that was simulated for it."""
+    machines = {row.owners_name: row.machine for row in rows if row.owners_name}
+    return tuple(f"{name!r} is simulated as {machine}, the machine of its GPU" for name, machine in machines.items())
 
 
 def errors_table(errors: Sequence[CollectiveErrors]) -> Table:

@@ -51,9 +51,17 @@ def show_kernel_errors(table: str, every: int, out: Path | None, *, as_json: boo
 
 def show_collective_errors(path: Path, every: int, *, as_json: bool) -> None:
     """Simulate every `every`-th measured collective in a file, and print the errors."""
-    from simulator.calibration.collective_rows import collective_errors, collective_rows, errors_table, predicted
+    from simulator.calibration.collective_rows import (
+        collective_errors,
+        collective_rows,
+        errors_table,
+        predicted,
+        replaced,
+    )
 
     rows = collective_rows(path)[::every]
+    for line in replaced(rows):
+        typer.echo(f"note: {line}", err=True)
     with progress(len(rows), what="validation", counted="collectives simulated", lasting=False) as advance:
         outcomes = predicted(rows, advance)
     errors = collective_errors(outcomes)

@@ -361,7 +361,12 @@ def derive_graphs(facts: Facts) -> None:
 
 
 def derive_optimizer(facts: Facts) -> None:
-    """Add the optimizer, the dtype of its moments, and where Muon's whole matrices come together."""
+    """Add the optimizer, the dtype of its moments, the place of Muon's whole matrices, and the part on the host."""
+    # A part of 0 is the whole optimizer on the GPU.
+    if facts.value("offloads") and (part := facts.value("offload_fraction", 1.0)):
+        facts.derive("training.offload.what", "optimizer", "offloads")
+        if facts.has("offload_fraction"):
+            facts.derive("training.offload.fraction", part, "offload_fraction")
     both = ("moment_dtype", "second_moment_dtype")
     moments = {facts.value(name, "float32") for name in both}
     if len(moments) > 1 or "fp8" in moments:

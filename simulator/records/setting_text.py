@@ -28,6 +28,7 @@ _BOOLEANS: Final[Mapping[str, tuple[str, str]]] = {
     "balanced": ("balanced", "unbalanced"),
     "compile": ("compiled", "not compiled"),
     "dora": ("DoRA", "no DoRA"),
+    "regather": ("inputs gathered again", "gathered inputs kept"),
     "dropout": ("dropout", "no dropout"),
     "float32_outputs": ("float32 logits returned", "no float32 logits returned"),
     "numerics": ("real training", "no real training"),

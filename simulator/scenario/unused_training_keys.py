@@ -70,6 +70,8 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
             yield ("training", "lora", name), "every parameter is trained; write a rank, such as lora: {rank: 16}"
     elif shape.parallelism.tp == 1 or not shape.parallelism.sequence_parallel:
         yield ("training", "lora", "regather"), "inputs of matrices are whole without sequence parallelism"
+    elif isinstance(shape.lora.targets, tuple) and set(shape.lora.targets) <= {"o", "down"}:
+        yield ("training", "lora", "regather"), "no adapted matrix has a gathered input"
     elif shape.lora.kept_per_input(find(shape.precision.resolved().params).itemsize):
         yield ("training", "lora", "regather"), "copies of the whole inputs are kept, in another dtype or with dropout"
     if shape.lengths is None:

@@ -145,7 +145,8 @@ def states(
     copied = updated * p if master and not is_master else 0
     if not hosted:
         return States(parameters, state_bytes, read, written, updated, copied, 0, averaged, applied, pageable)
-    # Without a master copy, the host needs its own copy of the working parameters.
-    copy = updated * (0 if master else p)
+    # Without a master copy, a host that updates everything writes its own copy besides what returns.
+    copy = 0 if master or step.splits_update else updated * p
+    # The host has a copy of each parameter that it updates.
     on_host = moved + math.ceil(hosted * updated * ((master or p) + g))
     return States(parameters, state_bytes, read, written + copy, updated, copied, on_host)

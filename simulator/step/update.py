@@ -85,7 +85,8 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     tensors = sum(unit.vectors if has_matrices and unit.is_layer else unit.tensors for unit in passes.units)
     total = update_matrices(builder, passes, timer, states, strategy, total)
     # Only `foreach` holds temporaries.
-    temporaries = temporary_bytes(passes.step, states)
+    on_gpu = 1 - passes.step.keys.offload.fraction if passes.step.splits_update else 1
+    temporaries = round(on_gpu * temporary_bytes(passes.step, states))
     if temporaries:
         builder.allocate("update temporaries", temporaries, "optimizer")
     cost = update_cost(timer, states, tensors)
@@ -162,8 +163,10 @@ def _on_host(
 def _on_both(
     builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, total: str, cost: KernelCost
 ) -> str:
-    """Append the update of a fraction of every unit's parameters on the host and of the others on the GPU, whose whole
-    update has the given cost; return the kernel that casts what the host returned, the last of the update.
+    """Append the update of a fraction of every unit's parameters on the host and of the others on the GPU; return the
+    last operation, which is the cast of what the host returned if there are working copies.
+
+    `cost` is that of the GPU for all parameters.
 
     The gradients' norm `total` is known before a gradient moves, as in Megatron-LM
     (core/optimizer/cpu_offloading/hybrid_optimizer.py). There, a parameter is updated on either side as a whole.
@@ -172,14 +175,20 @@ def _on_both(
     wide, narrow = find(precision.updated).itemsize, find(passes.step.trained_dtype).itemsize
     # The GPU makes the working copies.
     traffic = (states.update_read + states.update_written - states.copied) / max(states.updated, 1)
+    on_gpu: list[str] = []
     if offload.fraction < 1:
-        builder.compute("optimizer step", cost.times(1 - offload.fraction), "optimizer", [total])
+        on_gpu.append(builder.compute("optimizer step", cost.times(1 - offload.fraction), "optimizer", [total]))
     done = total
     for unit in passes.units:
         share = round(offload.fraction * shard(unit.trained, passes.ranks_of(unit)))
         moved = builder.copy(f"hand over {unit.name}", share * find(precision.grads).itemsize, "to host", after=[total])
-        new = builder.on_host(f"update {unit.name}", share * traffic, offload.host_rate, after=[moved])
-        done = builder.copy(f"return {unit.name}", share * wide, "to device", after=[new])
+        # Real training updates every parameter with the last operation, which waits for the GPU's part too.
+        last = unit is passes.units[-1] and not states.copied
+        act = NumericAction(Computation.UPDATE) if last else None
+        new = builder.on_host(f"update {unit.name}", share * traffic, offload.host_rate, after=[moved], act=act)
+        done = builder.copy(f"return {unit.name}", share * wide, "to device", after=[new, *(on_gpu if last else [])])
+    if not states.copied:
+        return done
     cast = timer.one_pass("cast", offload.fraction * states.updated * wide, offload.fraction * states.updated * narrow)
     return builder.compute("cast parameters", cast, "optimizer", [done], NumericAction(Computation.UPDATE))
 

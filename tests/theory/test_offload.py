@@ -6,6 +6,7 @@ copy, momentum, variance and gradients.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from simulator.cluster.build import build
 from simulator.engine.events import execute
 from simulator.model.parameters import modules, total
+from simulator.records.operation import Allocate
 from simulator.report.plots.training.breakdown import parts
 from simulator.step.framework import Framework
+from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.plan import plan_step
 from simulator.step.precision import Precision
 from simulator.step.spec import TrainingStep
@@ -210,10 +213,25 @@ def test_a_part_of_the_update_waits_for_the_norm_and_comes_back_in_float32(fract
     assert ("optimizer step" in spans) == (fraction < 1)
 
 
-def test_half_an_update_on_the_gpu_takes_half_of_its_time() -> None:
-    whole = play(step("zero1", precision=BF16), 4, "dgx_h100")
-    times = [
-        next(s.end - s.start for s in played.timeline.spans if s.name == "optimizer step")
-        for played in (whole, split(0.5, keeps_master=True))
+@pytest.mark.parametrize("precision", [BF16, Precision(params="float32").resolved()], ids=["bf16", "fp32"])
+@pytest.mark.parametrize("implementation", ["fused", "foreach"])
+def test_half_an_update_on_the_gpu_takes_half_of_its_time_and_temporaries(
+    precision: Precision, implementation: Any
+) -> None:
+    """Without working copies, what the host returns needs no cast."""
+    optimizer = replace(OPTIMIZERS.find("adam"), implementation=implementation)
+    facts: dict[str, Any] = {"precision": precision, "optimizer": optimizer}
+    whole = play(step("zero1", **facts), 4, "dgx_h100")
+    half = play(step("zero1", offload=away(RATE).replaced(fraction=0.5), **facts), 4, "dgx_h100")
+    spans = [
+        {s.name: s.end - s.start for s in played.timeline.spans if s.rank == 0 and s.stream == "compute"}
+        for played in (whole, half)
     ]
-    assert times[1] == pytest.approx(times[0] / 2, rel=1e-9)
+    assert spans[1]["optimizer step"] == pytest.approx(spans[0]["optimizer step"] / 2, rel=1e-9)
+    assert ("cast parameters" in spans[1]) == (precision is BF16)
+    temporaries = [
+        sum(op.nbytes for op in played.plan.program.ranks[0] if isinstance(op, Allocate) and "temporar" in op.name)
+        for played in (whole, half)
+    ]
+    assert temporaries[1] == pytest.approx(temporaries[0] / 2, abs=1)
+    assert (temporaries[0] > 0) == (implementation == "foreach")

@@ -106,7 +106,7 @@ def test_a_busy_link_below_its_bandwidth_is_limited_by_the_rate_of_the_machines_
         # Share of the time with a flow on the link, and share of the bandwidth that the bytes fill.
         return report.because, held.busy_fraction, held.bandwidth_time_s / report.time_s
 
-    text, busy, use = because("16 MiB")
+    text, busy, use = because("8 MiB")
     assert busy > 0.45
     assert use < 0.45
     assert text == (

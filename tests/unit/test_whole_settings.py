@@ -268,6 +268,7 @@ NO: dict[str, str] = {
     "numerics": "no real training",
     "overlap": "exchanges not overlapped",
     "payload": "no payload",
+    "regather": "gathered inputs kept",
     "reshard_after_forward": "parameters kept after forward",
     "sensitivity": "",
     "sequence_parallel": "without sequence parallelism",

@@ -1,4 +1,4 @@
-"""Answer programs over the Model Context Protocol, on standard input and output.
+"""Answer programs by the Model Context Protocol.
 
 Each tool is a command with --json, in a process of its own with bounded time, without plugins, in an empty folder.
 """
@@ -23,6 +23,7 @@ from simulator.basics.edition import VERSION
 from simulator.basics.errors import ScenarioError
 from simulator.cli import commands
 from simulator.cli.commands import load
+from simulator.cli.options import NoPlugins
 
 if TYPE_CHECKING:
     import mcp.types
@@ -43,17 +44,28 @@ _TYPES: Final = {int: "integer", float: "number", bool: "boolean"}
 # What the text of a file has, and no name or path
 _OF_TEXTS: Final = ("\n", "{", ": ")
 # Longest answer [characters]; a reader of longer ones would see little else.
-_MOST: Final = 400_000
+_MOST: Final = 1_000_000
 
 
 def command(
     seconds: Annotated[float, typer.Option(min=1.0, help="Longest time of an answer [s].")] = 120.0,
+    no_plugins: NoPlugins = False,
 ) -> None:
     try:
         from mcp.server.stdio import stdio_server
     except ImportError:
         raise ScenarioError("mcp: needs the package mcp; install it with the extra: pip install '.[mcp]'") from None
-    server = _server(seconds)
+    running = set[int]()
+    server = _server(seconds, running)
+
+    def leave(number: int, frame: object) -> None:
+        # The thread that reads standard input does not end by itself.
+        for process in running:
+            os.killpg(process, signal.SIGKILL)
+        os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
 
     async def serve() -> None:
         async with stdio_server() as (received, sent):
@@ -62,8 +74,8 @@ def command(
     asyncio.run(serve())
 
 
-def _server(seconds: float) -> Any:
-    """Return the server with every tool."""
+def _server(seconds: float, running: set[int]) -> Any:
+    """Return the server with every tool; `running` holds the numbers of the processes that compute answers."""
     import mcp.types
     from mcp.server.lowlevel import Server
 
@@ -76,8 +88,10 @@ def _server(seconds: float) -> Any:
         return mcp.types.ListToolsResult(tools=offered)
 
     async def call_tool(context: object, call: mcp.types.CallToolRequestParams) -> mcp.types.CallToolResult:
-        text, failed = await answer(call.name, call.arguments or {}, seconds)
-        return mcp.types.CallToolResult(content=[mcp.types.TextContent(type="text", text=text)], is_error=failed)
+        texts, failed = await answer(call.name, call.arguments or {}, seconds, running)
+        return mcp.types.CallToolResult(
+            content=[mcp.types.TextContent(type="text", text=text) for text in texts], is_error=failed
+        )
 
     return Server("simulator", version=VERSION, on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -112,41 +126,49 @@ def _types(name: str) -> dict[str, str]:
     return types
 
 
-async def answer(tool: str, arguments: Mapping[str, Any], seconds: float) -> tuple[str, bool]:
-    """Return a tool's answer as JSON, or its lines of errors, and whether it failed.
+async def answer(
+    tool: str, arguments: Mapping[str, Any], seconds: float, running: set[int]
+) -> tuple[tuple[str, ...], bool]:
+    """Return a tool's answer as JSON with the command's warnings behind it, or its lines of errors, and whether it
+    failed.
 
     Parameters
     ----------
     seconds : float
         Time after which the process is stopped [s].
+    running : set of int
+        Numbers of the processes that compute answers; this one's is in it until it ends.
     """
     if tool not in TOOLS:
-        return f"tool: got {tool!r}; one of {', '.join(TOOLS)}", True
+        return (f"tool: got {tool!r}; one of {', '.join(TOOLS)}",), True
     with TemporaryDirectory() as folder:
         try:
             line = _line(TOOLS[tool], arguments, Path(folder))
         except ScenarioError as error:
-            return str(error), True
+            return (str(error),), True
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "simulator", *line, cwd=folder, start_new_session=True,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
+        running.add(process.pid)
         try:
             out, errors = await asyncio.wait_for(process.communicate(), seconds)
         except TimeoutError:
-            return f"{tool}: no answer in {seconds:g} s; ask for fewer GPUs, points or settings", True
+            return (f"{tool}: no answer in {seconds:g} s; ask for fewer GPUs, points or settings",), True
         finally:
+            running.discard(process.pid)
             if process.returncode is None:
                 # Its processes too
                 os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-    text = out.decode()
+    text, told = out.decode(), errors.decode(errors="replace").strip()
     # A command may answer "no" with exit code 1.
     if process.returncode and not text:
-        return errors.decode(errors="replace").strip() or f"{tool}: exit code {process.returncode}", True
+        return (told or f"{tool}: exit code {process.returncode}",), True
     if len(text) > _MOST:
-        return f"{tool}: the answer has {len(text):,} characters, more than {_MOST:,}; ask for fewer points", True
-    return text, False
+        return (f"{tool}: the answer has {len(text):,} characters, more than {_MOST:,}; ask for fewer points",), True
+    warnings = [line for line in told.splitlines() if line.startswith(("warning: ", "note: "))]
+    return (text, "\n".join(warnings)) if warnings else (text,), False
 
 
 def _line(name: str, arguments: Mapping[str, Any], folder: Path) -> list[str]:
@@ -158,9 +180,15 @@ def _line(name: str, arguments: Mapping[str, Any], folder: Path) -> list[str]:
         if key not in parameters:
             raise ScenarioError(f"{key}: is no argument; one of {', '.join(parameters)}")
         parameter = parameters[key]
+        if "\0" in str(value):
+            raise ScenarioError(f"{key}: got a text with the character 0")
+        if value is None:
+            continue
         if parameter.param_type_name == "argument":
             words.append(_written(key, value, folder))
-        elif isinstance(value, bool):
+        elif _types(name)[key] == "boolean":
+            if not isinstance(value, bool):
+                raise ScenarioError(f"{key}: got {value!r}; must be true or false")
             options += [parameter.opts[0]] if value else parameter.secondary_opts[:1]
         else:
             texts = value if isinstance(value, list) else [value]

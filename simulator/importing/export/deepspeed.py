@@ -60,5 +60,7 @@ def _zero(step: TrainingStep) -> dict[str, Any]:
             zero["reduce_bucket_size"] = sharding.bucket_size // dtypes.find(step.precision.reduce).itemsize
     if step.keys.offload.states:
         fraction = step.keys.offload.fraction
-        zero["offload_optimizer"] = {"device": "cpu"} | ({"ratio": fraction} if fraction < 1 else {})
+        # Other stages ignore the ratio.
+        ratio = {"ratio": fraction} if fraction < 1 and State.PARAMETERS in shards else {}
+        zero["offload_optimizer"] = {"device": "cpu"} | ratio
     return zero

@@ -68,7 +68,7 @@ _TABLE: Final[Table] = {
     f"{_ZERO}.zero_quantized_weights": NotModelled("parameters travel in 16 bits"),
     f"{_ZERO}.zero_quantized_gradients": NotModelled("gradients travel in their own dtype"),
     f"{_ZERO}.offload_optimizer.device": _auto("offload_device", _DEVICES),
-    f"{_ZERO}.offload_optimizer.ratio": NotModelled("the whole optimizer is on the host", harmless=(1, 1.0)),
+    f"{_ZERO}.offload_optimizer.ratio": _auto("offload_fraction", number),
     f"{_ZERO}.offload_param.device": NotModelled(_ELSEWHERE, harmless=("none",)),
     f"{_ZERO}.cpu_offload": _auto("training.offload", constant("optimizer")),
     f"{_ZERO}.cpu_offload_params": NotModelled(_ELSEWHERE),
@@ -121,7 +121,13 @@ def _derive(facts: Facts) -> None:
     if device == "nvme":
         facts.not_modelled("states on NVMe are not simulated; they stay on the GPU", "offload_device")
     elif device is not None:
-        facts.derive("training.offload", device, "offload_device")
+        fraction = facts.value("offload_fraction", 1.0)
+        if stage == 3 and 0 < fraction < 1:
+            facts.derive("training.offload.what", device, "offload_device")
+            facts.derive("training.offload.fraction", fraction, "offload_fraction")
+        else:
+            # DeepSpeed's ratio is one of stage 3.
+            facts.derive("training.offload", device, "offload_device")
     if facts.has("ulysses"):
         facts.derive("training.parallelism.cp", facts.value("ulysses"), "ulysses")
         facts.derive("training.parallelism.context", "ulysses", "ulysses")

@@ -125,8 +125,8 @@ _OWN: Final[Table] = {
         "optimizer", choice({"adam": "adam", "sgd": "momentum", "muon": "muon", "dist_muon": "dist_muon"})
     ),
     "optimizer.use_distributed_optimizer": Means("distributed_optimizer", flag),
-    "optimizer.optimizer_cpu_offload": Means("training.offload.what", constant("optimizer")),
-    "optimizer.optimizer_offload_fraction": Means("training.offload.fraction", number),
+    "optimizer.optimizer_cpu_offload": Means("offloads", flag),
+    "optimizer.optimizer_offload_fraction": Means("offload_fraction", number),
     "optimizer.exp_avg_dtype": Means("moment_dtype", _DTYPES),
     "optimizer.exp_avg_sq_dtype": Means("second_moment_dtype", _DTYPES),
     "ddp.use_distributed_optimizer": Means("ddp_distributed_optimizer", flag),
