@@ -35,7 +35,7 @@ from simulator.scenario.collective_rules import chosen, proof_faults
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
 from simulator.step.framework import load_framework
-from simulator.step.lengths import PACKING
+from simulator.step.lengths import MOST_SEQUENCES, PACKING
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -122,7 +122,7 @@ def conflicts(
     yield from _framework(shape, base)
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
     yield from _tokens_used(shape, model)
-    yield from _lengths(shape, model, base)
+    yield from _lengths(shape, model, copies, base)
     yield from _recorded_experts(shape, model, base)
     yield from _lora(shape, model, _gpu(cluster, facts, base))
     yield from _trainable(shape, model)
@@ -205,14 +205,21 @@ def _recorded_experts(shape: TrainingSpec, model: Model | None, base: Path) -> I
         yield _conflict(key, message, "training.model")
 
 
-def _lengths(shape: TrainingSpec, model: Model | None, base: Path) -> Iterator[RuleViolation]:
-    """Yield a violation for documents of unequal lengths in a step that cannot have them."""
+def _lengths(shape: TrainingSpec, model: Model | None, copies: int, base: Path) -> Iterator[RuleViolation]:
+    """Yield a violation for documents of unequal lengths in a step that cannot have them; `copies` are the ranks that
+    hold the same part of the model.
+    """
     if shape.lengths is None:
         return
     cut, padded = shape.parallelism, shape.batching in ("pad_to_longest", "bucket")
     several = next((name for name in ("tp", "pp", "cp", "ep") if getattr(cut, name) > 1), None)
     samples = model is not None and model.work_unit == SAMPLE
+    sequences = shape.micro_batch_size * shape.gradient_accumulation_steps * copies
     reasons = (
+        (
+            "micro_batch_size", sequences > MOST_SEQUENCES,
+            f"a step has {sequences:,} sequences, whose documents are drawn one by one; at most {MOST_SEQUENCES:,}",
+        ),
         ("tokens_used", shape.tokens_used != 1.0, "follows from lengths and batching; omit the key"),
         (
             "numerics", shape.numerics and (shape.batching not in PACKING or shape.micro_batch_size > 1),

@@ -17,6 +17,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from heapq import heappop, heappush
 from math import log
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -37,6 +38,8 @@ MULTIPLE: Final = 8
 # The longest context in a published model is ten million tokens.
 _MOST_TOKENS: Final = 10**9
 _MOST_SEED: Final = 2**31 - 1
+# Most sequences of a step, whose documents are drawn one by one.
+MOST_SEQUENCES: Final = 1_000_000
 # Most steps of a scenario with other documents each.
 _MOST_STEPS: Final = 1000
 
@@ -241,14 +244,22 @@ def _packed(documents: Sequence[int], rows: int, seq_len: int) -> list[list[int]
     [[5, 3], [3, 2, 2]]
     """
     packed: list[list[int]] = [[] for _ in range(rows)]
-    # Room of each sequence with its number, the fullest first; among equals, the first.
-    room = [(seq_len, row) for row in range(rows)]
+    # Sequences by the room that they have left, as heaps: among equals, the first comes first. A list of all sequences
+    # by room would take a time that grows with the square of their number.
+    by_room, rooms = {seq_len: list(range(rows))}, [seq_len]
     for tokens in sorted(documents, reverse=True):
-        place = bisect_left(room, (tokens, 0))
-        if place < len(room):
-            left, row = room.pop(place)
-            packed[row].append(tokens)
-            insort(room, (left - tokens, row))
+        place = bisect_left(rooms, tokens)
+        if place == len(rooms):
+            continue
+        left = rooms[place]
+        row = heappop(by_room[left])
+        packed[row].append(tokens)
+        if not by_room[left]:
+            del by_room[left], rooms[place]
+        if left - tokens not in by_room:
+            by_room[left - tokens] = []
+            insort(rooms, left - tokens)
+        heappush(by_room[left - tokens], row)
     return packed
 
 

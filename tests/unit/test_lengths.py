@@ -10,7 +10,16 @@ import pytest
 
 from simulator.basics.errors import ScenarioError
 from simulator.scenario.load import load_scenario
-from simulator.step.lengths import Batches, Batching, Lengths, MicroBatch, batches, most_work, read_lengths
+from simulator.step.lengths import (
+    Batches,
+    Batching,
+    Lengths,
+    MicroBatch,
+    _packed,
+    batches,
+    most_work,
+    read_lengths,
+)
 
 LOGNORMAL = Lengths(distribution="lognormal", median=900, sigma=1.2)
 BATCHINGS: tuple[Batching, ...] = ("pad", "pad_to_longest", "bucket", "pack", "pack_balanced")
@@ -124,6 +133,10 @@ def test_a_wrong_line_of_a_file_is_named(tmp_path: Path, text: str, told: str) -
             "exchange micro-batches of unequal size under batching bucket",
         ),
         ({"lengths": {"histogram": {512: 1}}, "batching": "stack"}, "got 'stack'"),
+        (
+            {"lengths": {"histogram": {512: 1}}, "micro_batch_size": 10**6},
+            "sequences, whose documents are drawn one by one",
+        ),
     ],
 )
 def test_wrong_keys_are_told(training: dict[str, Any], told: str) -> None:
@@ -140,3 +153,19 @@ def test_a_plan_is_for_documents_of_one_length() -> None:
     keys = scenario(lengths={"histogram": {512: 1}}) | {"plan": {"global_batch": "64seq"}}
     with pytest.raises(ScenarioError, match="a plan is for documents of one length"):
         load_scenario(keys)
+
+
+def test_packing_takes_the_fullest_sequence_with_room_among_equals_the_first() -> None:
+    """Best fit decreasing, by a search over all sequences for each document."""
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        documents = generator.integers(1, 17, 60).tolist()
+        rows: list[list[int]] = [[] for _ in range(20)]
+        left = [16] * 20
+        for tokens in sorted(documents, reverse=True):
+            able = [row for row in range(20) if left[row] >= tokens]
+            if able:
+                row = min(able, key=lambda place: (left[place], place))
+                rows[row].append(tokens)
+                left[row] -= tokens
+        assert _packed(documents, 20, 16) == rows
