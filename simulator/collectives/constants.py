@@ -105,7 +105,7 @@ def caps_of(
     of_network = machine.borrowed or (machine.rate_cap == inf and (cluster.node_size or 0) > _MOST_IN_A_BOX)
     if in_node is not None and len(request.nodes) > 1 and of_network:
         share = algorithm.share_of_ring / ALGORITHMS.find(in_node.algorithm).share_of_ring
-        share *= in_node.share(request.operation, len(group))
+        share *= in_node.share(request.operation, max(map(len, request.nodes)))
         inside = min(inside, in_node.rate_cap * share * _in_a_rack(cluster, request, in_node).factor(nbytes))
     # Caps between nodes are fitted with every GPU of a node sending; fewer ranks per network card get a larger share.
     return inside, across if across == inf else across * spare_of_cards(cluster, group, machine.cross_rate_cap)

@@ -268,7 +268,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.offload.activations": (True,),
     "training.trainable": (["head"], ["layer 0", "head"], ["layers.*.attention.*"]),
     "training.lora.rank": (8,),
-    "training.lora.dtype": ("bfloat16",),
+    "training.lora.dtype": ("bfloat16", "float32"),
     "training.lora.dropout": (0.1,),
     "training.lora.base": ("nf4", "int8"),
     "training.lora.dora": (True,),
