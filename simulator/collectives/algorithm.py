@@ -57,6 +57,8 @@ class CollectiveRequest:
     rings : tuple of tuples
         Rings over a node's links that run at once, each as places in the node from where data enters to where it leaves
         it (channels.py); empty without links of this kind.
+    sides : tuple of int
+        Number of ranks along each dimension of a torus that the group goes round (torus.py); empty without one.
     """
 
     operation: str
@@ -70,6 +72,7 @@ class CollectiveRequest:
     nodes: tuple[tuple[int, ...], ...] = ()
     mesh: bool = False
     rings: tuple[tuple[int, ...], ...] = ()
+    sides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.world_size < 2:
@@ -253,6 +256,11 @@ def sent_by_each(request: CollectiveRequest) -> bool:
 def one_a_node(request: CollectiveRequest) -> bool:
     """Return True if each of the request's ranks is a node of its own, as on a network without nodes."""
     return not request.nodes or 1 < len(request.nodes) == request.world_size
+
+
+def goes_round(request: CollectiveRequest) -> bool:
+    """Return True if the request's ranks go round dimensions of a torus."""
+    return bool(request.sides)
 
 
 def always(request: CollectiveRequest) -> bool:

@@ -36,6 +36,7 @@ from simulator.collectives.own_algorithms import (
     transfers_at_once,
 )
 from simulator.collectives.ring import widest_order
+from simulator.collectives.torus import sides_of_group
 from simulator.records.operation import Collective, ElementSizes, RateCaps
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
@@ -185,9 +186,11 @@ def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
     request = task.request
     if not request.nodes and not cluster.flat:
         request = replace(request, nodes=tuple(map(tuple, _places_by_node(cluster, task.group).values())))
+    if cluster.flat and request.operation not in ROOTED and not request.sides:
+        request = replace(request, sides=sides_of_group(cluster, task.group))
     nodes = request.nodes or (tuple(range(request.world_size)),)
     request = replace(request, mesh=all(_meshed(cluster, [task.group[place] for place in node]) for node in nodes))
-    if request.rings or request.operation in ROOTED:
+    if request.rings or request.sides or request.operation in ROOTED:
         return request
     # Over several nodes, a full mesh has the rings of `multi_ring`.
     if request.mesh and len(nodes) > 1:

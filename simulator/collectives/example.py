@@ -29,6 +29,8 @@ class Example:
         Whether servers have separate vertices ("own") or run on workers.
     chunks : int or None
         Number of pipeline pieces; None for the algorithm's own choice.
+    sides : tuple of int
+        Number of ranks along each dimension of a torus; empty for none.
     """
 
     node_size: int | None = None
@@ -36,6 +38,7 @@ class Example:
     servers: int | None = None
     servers_on: str = "own"
     chunks: int | None = None
+    sides: tuple[int, ...] = ()
 
 
 def plain(ranks: int) -> Iterator[Example]:
@@ -63,6 +66,19 @@ def in_nodes(ranks: int) -> Iterator[Example]:
     for size in divisors(ranks):
         yield Example(node_size=size, given=True)
         yield Example(node_size=size)
+
+
+def in_tori(ranks: int) -> Iterator[Example]:
+    """Yield test settings with the ranks on every grid of two dimensions, on a grid of three, and on a ring.
+
+    >>> [example.sides for example in in_tori(12)]
+    [(2, 6), (3, 4), (4, 3), (6, 2), (2, 2, 3), ()]
+    """
+    lengths = [length for length in divisors(ranks) if 1 < length < ranks]
+    yield from (Example(sides=(length, ranks // length)) for length in lengths)
+    if len(lengths) > 2:
+        yield Example(sides=(lengths[0], lengths[-1] // lengths[0], ranks // lengths[-1]))
+    yield Example()
 
 
 def at_switches(ranks: int) -> Iterator[Example]:

@@ -43,7 +43,7 @@ from simulator.collectives.algorithm import (
 from simulator.collectives.example import in_nodes
 from simulator.collectives.hierarchical import as_ring, nodes_of
 from simulator.collectives.idle import AlikeRoutes, IdleNetwork
-from simulator.collectives.unequal_chunks import advance_uneven
+from simulator.collectives.recurrence import advance_uneven
 from simulator.records.chunks import timed_sizes
 from simulator.records.schedule import Schedule
 

@@ -67,6 +67,8 @@ def request_options(example: Example, world_size: int) -> dict[str, Any]:
     options: dict[str, Any] = {} if example.chunks is None else {"chunks": example.chunks}
     if example.servers is not None:
         options |= {"servers": example.servers, "servers_on": example.servers_on}
+    if example.sides:
+        options["sides"] = example.sides
     if example.given and example.node_size:
         options["nodes"] = equal_nodes(world_size, example.node_size)
     return options

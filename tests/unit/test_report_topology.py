@@ -10,9 +10,9 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, Gpu
 from simulator.cluster.graph import Graph
 from simulator.cluster.routing import Router
+from simulator.collectives.torus import dimensions
 from simulator.report.plots import topology as plot_topology
 from simulator.report.plots.blocks import Leaf, _groups, folded
-from simulator.report.plots.grid import dimensions
 from simulator.report.plots.layout import layout, places, selected
 
 GPU = Gpu("plain", {}, 1, 1.0, 1, 0.0, 1.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.collectives.unequal_chunks import advance_uneven
+from simulator.collectives.recurrence import advance_uneven
 
 TIMES = st.sampled_from([0.0, 1e-6, 3.3e-6, 1e-4, 2e-3])
 

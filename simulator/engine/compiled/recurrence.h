@@ -1,5 +1,5 @@
 /* Ends of a ring's last repetition without computing the repetitions between. The formulas are derived in
- * collectives/recurrence.py (equal chunks) and collectives/unequal_chunks.py (chunks of two sizes).
+ * collectives/recurrence.py (equal chunks, and chunks of two sizes).
  *
  * Hop k hands on what hop k - 1 brought, hop 0 what the last hop brought:
  *

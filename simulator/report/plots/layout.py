@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from simulator.basics.natural_order import natural
+from simulator.collectives.torus import dimensions
 from simulator.report.plots.blocks import Drawing, Leaf, folded
-from simulator.report.plots.grid import dimensions, grid_places
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -36,6 +37,8 @@ _GRID_UP_TO: Final = 1024
 # Of a node with more vertices than this, only the first GPUs with their nearest vertices are drawn.
 _WHOLE_NODE: Final = 60
 _GPUS_OF_A_NODE: Final = 4
+# Distance between two layers of a three-dimensional grid.
+_LAYER_GAP: Final = 1.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +104,31 @@ def _of_gpus(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], gpus: Seq
         size = " x ".join(map(str, lengths))
         layers = "; each GPU is linked with the same GPU of the next layer" if len(lengths) > 2 else ""
         note = f"torus of {size}: short lines at an edge continue at the opposite edge{layers}"
-        return Layout(Drawing(grid_places(lengths, by_number)), "grid", note)
+        return Layout(Drawing(_grid_places(lengths, by_number)), "grid", note)
     nearby, _ = selected(cluster, _CLOUD_UP_TO)
     note = "" if len(nearby) == len(graph) else f"drawn: the {len(nearby)} of {len(graph):,} GPUs nearest to rank 0"
     part: Graph = graph.subgraph(nearby)
     return Layout(Drawing(places(part, kinds, [gpu for gpu in gpus if gpu in nearby])), "round", note)
+
+
+def _grid_places(lengths: Sequence[int], order: Sequence[str]) -> dict[str, Place]:
+    """Return the coordinates of a torus's GPUs: rows below each other, layers of a third dimension side by side.
+
+    >>> _grid_places((2, 2), ["gpu0", "gpu1", "gpu2", "gpu3"])
+    {'gpu0': (0.0, -0.0), 'gpu1': (1.0, -0.0), 'gpu2': (0.0, -1.0), 'gpu3': (1.0, -1.0)}
+    """
+    *layers, rows, columns = lengths
+    count = prod(layers)
+    # Layers per row, chosen for an almost square drawing.
+    across = max(1, round((count * rows / columns) ** 0.5)) if count > 1 else 1
+    at: dict[str, Place] = {}
+    for number, vertex in enumerate(order):
+        layer, rest = divmod(number, rows * columns)
+        row, column = divmod(rest, columns)
+        x = (layer % across) * (columns + _LAYER_GAP) + column
+        y = (layer // across) * (rows + _LAYER_GAP) + row
+        at[vertex] = (float(x), -float(y))
+    return at
 
 
 def _of_switches(graph: Graph, gpus: Sequence[str]) -> Drawing:

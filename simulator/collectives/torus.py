@@ -1,0 +1,289 @@
+"""Torus: rings along every dimension of a grid with joined edges, in both directions at once, over all links of a GPU.
+
+The array is cut into twice as many strands as dimensions. Each strand is added in rings along one dimension after the
+other, every stage on the part that the stage before left, and is gathered back the other way. Strand q begins with
+another dimension than its neighbours, and every dimension has a strand in each direction, so each link always carries
+exactly one strand where the sides are equal. The steps of a sum are twice the sides minus 1 each, not twice the ranks.
+
+Example: 2 dimensions of 2 ranks, ranks 0 1 in the first row and 2 3 in the second; chunks of rank r written r.
+
+    strand 0    along columns, add    0 <-> 2: chunks 2 3 and 0 1    then along rows, add    0 <-> 1: chunks 1 and 0
+    strand 2    along rows, add       0 <-> 1: chunks 1 3 and 0 2    then along columns      0 <-> 2: chunks 2 and 0
+
+Strands 1 and 3 do the same in the other direction, which two ranks do not distinguish.
+
+References
+----------
+.. [1] Jain & Sabharwal, "Optimal bucket algorithms for large MPI collectives on torus interconnects", ICS 2010.
+.. [2] Austin et al., "How to scale your model", 2025, section on TPU networking: collectives over several axes at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulator.basics.arrays import Ints
+from simulator.cluster.cluster import Cluster, Steps
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    Flows,
+    always,
+    goes_round,
+    least_volume,
+)
+from simulator.collectives.example import in_tori
+from simulator.collectives.idle import IdleNetwork
+from simulator.collectives.schedule_builder import ScheduleBuilder
+from simulator.records.reduction_order import ReductionOrder
+from simulator.records.schedule import Repeat, Round, Schedule, kept
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+# A strand's stage: the dimension of its rings; and the ranks whose chunks a transfer carries, those at each of some
+# starts and then every `step`-th, `count` in all: they differ in the dimensions of later stages alone.
+_Stage = tuple[int, tuple[int, ...], int, int]
+
+
+def dimensions(graph: nx.Graph[str], order: Sequence[str]) -> tuple[int, ...]:
+    """Return the side lengths of a torus with two or three dimensions, slowest first; empty if the graph is no torus.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        Undirected.
+    order : sequence of str
+        The graph's GPUs by number; the graph has no other vertices.
+    """
+    number = {vertex: place for place, vertex in enumerate(order)}
+    if len(number) != len(graph):
+        return ()
+    links = {frozenset((number[a], number[b])) for a, b in graph.edges}
+    near = {number[vertex] for vertex in graph[order[0]]}
+    # Try every factorisation: 12 GPUs may be 3 x 4 or 4 x 3. The neighbours of the first GPU exclude almost all.
+    for lengths in _factors(len(order)):
+        around = ((step * stride) for length, stride in zip(lengths, strides(lengths), strict=True)
+                  for step in (1, length - 1))  # fmt: skip
+        if near == set(around) and links == _links(lengths):
+            return lengths
+    return ()
+
+
+def strides(lengths: Sequence[int]) -> list[int]:
+    """Return the distance between neighbours in each dimension, in GPUs counted row by row.
+
+    >>> strides((2, 3, 4))
+    [12, 4, 1]
+    """
+    return [prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
+
+
+def _factors(count: int) -> Iterator[tuple[int, ...]]:
+    """Yield the tuples of two or three factors, each at least 3, whose product is the number.
+
+    >>> list(_factors(12))
+    [(3, 4), (4, 3)]
+    """
+    divisors = [d for d in range(3, count + 1) if count % d == 0]
+    for number in (2, 3):
+        yield from (lengths for lengths in product(divisors, repeat=number) if prod(lengths) == count)
+
+
+def _links(lengths: Sequence[int]) -> set[frozenset[int]]:
+    """Return the links, as pairs of GPU numbers, of a torus with these side lengths and GPUs numbered row by row."""
+    links = set()
+    for at in product(*map(range, lengths)):
+        here = sum(a * s for a, s in zip(at, strides(lengths), strict=True))
+        for axis, (length, stride) in enumerate(zip(lengths, strides(lengths), strict=True)):
+            # The neighbour after the last in a row is the first of the row (wrap-around).
+            links.add(frozenset((here, here + ((at[axis] + 1) % length - at[axis]) * stride)))
+    return links
+
+
+def sides_of_group(cluster: Cluster, group: Sequence[int]) -> tuple[int, ...]:
+    """Return the number of a group's ranks along each dimension in which the group goes round a torus, slowest first.
+
+    Empty unless the group is all of one or several dimensions, row by row.
+    """
+    # No vertex besides GPUs with ranks: a look at the kinds of many vertices is cheap, a look at their links is not.
+    if len(cluster.graph) != cluster.world_size:
+        return ()
+    lengths = cluster.remember(dimensions, lambda: dimensions(cluster.graph, cluster.ranks))
+    rest, lengths_round, places = group[0], list[int](), [group[0]]
+    for length, stride in zip(lengths, strides(lengths), strict=True):
+        at, rest = divmod(rest, stride)
+        if len(group) > 1 and at == 0 and group[0] + stride in group:
+            lengths_round.append(length)
+            places = [place + step * stride for place in places for step in range(length)]
+    return tuple(lengths_round) if lengths_round and tuple(places) == tuple(group) else ()
+
+
+def sides_of(request: CollectiveRequest) -> tuple[int, ...]:
+    """Return the number of ranks along each dimension, the last fastest; a single ring if the request has none."""
+    sides = request.sides or (request.world_size,)
+    if prod(sides) != request.world_size:
+        raise ValueError(f"sides {list(sides)} must have {request.world_size} ranks")
+    return sides
+
+
+def _stages(sides: Sequence[int], first: int) -> list[_Stage]:
+    """Return a strand's stages when it adds, with dimension `first` first and the others in turn.
+
+    >>> _stages((4, 2), 0)
+    [(0, (0,), 1, 2), (1, (0,), 1, 1)]
+    """
+    order = [(first + i) % len(sides) for i in range(len(sides))]
+    apart = strides(sides)
+    stages = []
+    for place, axis in enumerate(order):
+        later = sorted(order[place + 1 :])
+        # From the fastest dimension on, neighbouring dimensions form one run of equal distances.
+        step, count = (apart[later[-1]], sides[later.pop()]) if later else (1, 1)
+        while later and apart[later[-1]] == step * count:
+            count *= sides[later.pop()]
+        starts = np.zeros(1, np.int64)
+        for dimension in later:
+            starts = (starts[:, None] + np.arange(sides[dimension]) * apart[dimension]).ravel()
+        stages.append((axis, tuple(starts.tolist()), step, count))
+    return stages
+
+
+def _strand(builder: ScheduleBuilder, sides: Sequence[int], number: int, *, adding: bool, gathering: bool) -> None:
+    """Add a strand's rounds to a schedule: stages that add, and in the opposite order stages that gather.
+
+    There are two strands for each dimension, one in each direction.
+    """
+    stages, n = _stages(sides, number // 2), prod(sides)
+    phases = [(True, place) for place in range(len(stages))] * adding
+    phases += [(False, place) for place in reversed(range(len(stages)))] * gathering
+    most = max(len(starts) for _, starts, _, _ in stages)
+    # Last transfers into each rank: those of the last adding stage, and of each gathering stage since.
+    arrived: list[Ints] = []
+    for reduce, place in phases:
+        axis = stages[place][0]
+        if sides[axis] == 1:
+            continue
+        # Sums and copies queue apart, and the runs of a transfer travel side by side.
+        lane = ((number * len(stages) + place) * 2 + (not reduce)) * most
+        earlier = [stage[0] for stage in stages[:place]]
+        came = _rings(builder, sides, stages[place], earlier, number, lane * n, arrived, reduce=reduce)
+        # Adds into a chunk wait for each other: waiting for the last is enough. Copies bring different parts.
+        arrived = came if reduce else [*arrived, *came]
+
+
+def _rings(
+    builder: ScheduleBuilder, sides: Sequence[int], stage: _Stage, earlier: Sequence[int], number: int, channel: int,
+    arrived: Sequence[Ints], *, reduce: bool,
+) -> list[Ints]:  # fmt: skip
+    """Add a stage's rings to a schedule; return the number of the last transfer into each rank, for each run.
+
+    `earlier` has the dimensions of earlier stages; `arrived` the numbers of transfers to wait for, by rank; `channel`
+    is the number of the first FIFO.
+    """
+    axis, starts, step, count = stage
+    n, length, runs, strands, apart = prod(sides), sides[axis], len(starts), 2 * len(sides), strides(sides)
+    ranks, ahead = np.arange(n), 1 - 2 * (number % 2)
+    at = ranks // apart[axis] % length
+    # Ranks with the same places along all earlier dimensions carry chunks of the same ranks.
+    fixed = np.zeros(n, np.int64)
+    for dimension in earlier:
+        fixed += ranks // apart[dimension] % sides[dimension] * apart[dimension]
+    columns, column = np.unique(fixed, return_inverse=True)
+    # Row i of the table: place i along the dimension. Columns: runs, and ranks by their earlier dimensions.
+    across = (np.array(starts)[:, None] + columns).ravel()
+    table = ((np.arange(length) * apart[axis])[:, None] + across).ravel() * strands + number
+    # A chunk is added from the rank after its owner on, around the ring to the owner; it is copied from its owner.
+    wanted = (at - ahead) % length if reduce else at
+    first = (wanted * len(across) + column + np.arange(runs)[:, None] * len(columns)).ravel()
+    run, src = np.repeat(np.arange(runs), n), np.tile(ranks, runs)
+    dst = np.tile(ranks + ((at + ahead) % length - at) * apart[axis], runs)
+    counts, adds = np.full(len(src), count), np.full(len(src), reduce)
+    # An add also waits for what arrived before at its receiver, because it adds to the result.
+    waits = [numbers[ends] for numbers in arrived for ends in ((src, dst) if reduce else (src,))]
+    after = np.stack(waits, axis=1) if waits else np.full((len(src), 1), -1)
+    came = np.full((runs, n), -1)
+    for times in (1, length - 2):
+        if times > 0:
+            round_ = Round(src, dst, first, counts, adds, channel + run * n + src, after, step * strands)
+            came[run, dst] = builder.send_round(round_, times, -ahead * len(across), table)
+            # In step k a rank sends on what arrived in step k - 1.
+            first, after = (first - ahead * len(across)) % len(table), came[run, src][:, None]
+    return list(came)
+
+
+def plan(request: CollectiveRequest) -> Schedule:
+    """Return a schedule with the sides' sum less the dimensions as rounds, in each strand; twice for an all_reduce."""
+    sides, n = sides_of(request), request.world_size
+    reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
+    strands = 2 * len(sides)
+
+    def parts() -> Iterator[Round | Repeat]:
+        builder = ScheduleBuilder()
+        for number in range(strands):
+            _strand(builder, sides, number, adding=reducing, gathering=copying)
+        return builder.parts()
+
+    written = sum(
+        2 * n * len(starts) * min(2, sides[axis] - 1)
+        for first in range(len(sides))
+        for axis, starts, _, _ in _stages(sides, first)
+    )
+    return Schedule(
+        request.operation, "torus", n, 0, n * strands, ReductionOrder.IN_SEQUENCE, kept(parts), pieces=strands,
+        rows=written * (reducing + copying),
+    )  # fmt: skip
+
+
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return the time of strands that keep step on an idle network [s]; None if sides, links or chunks are unequal.
+
+    With D sides of L ranks, a stage in which a transfer carries n / (2 D) / L^i elements takes L - 1 steps; i = 1 .. D.
+    """
+    sides = sides_of(request)
+    strands, length = 2 * len(sides), sides[0]
+    if len(set(sides)) != 1 or length < 3 or request.elements % (request.world_size * strands):
+        return None
+    ranks, links = np.arange(request.world_size), Counter[tuple[int, int]]()
+    for stride in strides(sides):
+        at = ranks // stride % length
+        for ahead in (1, -1):
+            links.update(zip(ranks.tolist(), (ranks + ((at + ahead) % length - at) * stride).tolist(), strict=True))
+    reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
+    hops = network.undisturbed(links, reducing=reducing)
+    if hops is None or len(set(hops.values())) != 1:
+        return None
+    (hop,) = set(hops.values())
+    time = network.startup
+    for itemsize in [sizes.reduced] * reducing + [sizes.copied] * copying:
+        for place in range(len(sides)):
+            part = request.elements // strands // length ** (place + 1) * itemsize
+            time += (length - 1) * (hop.latency + part / hop.rate(1))
+    return time
+
+
+def steps(request: CollectiveRequest) -> Steps:
+    """Return the step count of a strand, all inside: no torus here has nodes."""
+    return Steps(sum(side - 1 for side in sides_of(request)) * (2 if request.operation == "all_reduce" else 1))
+
+
+ALGORITHM = Algorithm(
+    summary="rings along every dimension of a torus, in both directions at once",
+    plans={"all_reduce": plan, "reduce_scatter": plan, "all_gather": plan},
+    volume=least_volume,
+    minimal=always,
+    closed_form=closed_form,
+    # XLA on TPUs: collectives over several axes at once.
+    in_libraries=goes_round,
+    flows=lambda request: Flows(2 * len(sides_of(request))),
+    examples=in_tori,
+    steps=steps,
+)
