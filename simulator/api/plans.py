@@ -44,17 +44,10 @@ _SHOWN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PlanResult(SearchResult):
-    """Result of `simulator.plan`; a notebook displays its answer and its table.
+    """Result of `simulator.plan`; a notebook displays its answer and its table."""
 
-    Attributes
-    ----------
-    question : PlanQuestion
-        The question with its constraints.
-    tried : tuple of ClusterSizeResult
-        Plans for several numbers of GPUs, if requested or needed for a deadline.
-    """
-
-    question: PlanQuestion
+    question: PlanQuestion  # the question with its constraints
+    # Plans for several numbers of GPUs, if requested or needed for a deadline.
     tried: tuple[ClusterSizeResult, ...] = ()
 
     @property

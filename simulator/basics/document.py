@@ -27,16 +27,11 @@ _PLACE: Final = re.compile(r"\S+:\d+:\d+: ")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A single fault in a file.
-
-    Attributes
-    ----------
-    line, column : int or None
-        Place in the text, from 1; None for data without text (a dict from Python, --set).
-    """
+    """A single fault in a file."""
 
     key: Key  # path of the faulty key, such as ("collective", "algorithm")
     message: str  # text such as "got 'rng'; one of naive, ring; did you mean 'ring'?"
+    # `line`, `column`: Place in the text, from 1; None for data without text (a dict from Python, --set).
     line: int | None = None
     column: int | None = None
     source: str | None = None  # source of the value, if different from the document ("--set seed=x")
@@ -51,16 +46,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The plain data in a YAML or JSON file, with the line and column of every key and value.
-
-    Attributes
-    ----------
-    keys, values : mapping of key path to (line, column)
-        Start of each key, and start of each value, from 1; empty for data without text.
-    """
+    """The plain data in a YAML or JSON file, with the line and column of every key and value."""
 
     source: str  # the path as the user wrote it, or a word for the data's origin
     data: Any  # dict, list, str, int, float, bool, None
+    # `keys`, `values`: Start of each key, and start of each value, from 1; empty for data without text.
     keys: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
     values: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
     question: str = ""  # first comment in the file: the question that the file answers

@@ -14,21 +14,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Progress:
-    """A simulation's present state, for a progress display.
+    """A simulation's present state, for a progress display."""
 
-    Attributes
-    ----------
-    stage : str
-        "finding routes", "simulating"; empty before the first stage.
-    share : float or None
-        Share of the stage that is done, in operations and transfers; None if unknown.
-    now : float
-        Simulated time [s].
-    """
-
+    # "finding routes", "simulating"; empty before the first stage.
     stage: str = ""
+    # Share of the stage that is done, in operations and transfers; None if unknown.
     share: float | None = None
-    now: float = 0.0
+    now: float = 0.0  # simulated time [s]
 
 
 # None if nobody watches: reporting is then free.

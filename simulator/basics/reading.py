@@ -29,17 +29,10 @@ _NUMBER: Final = r"\s*\+?([0-9]+(_[0-9]+)*\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2
 
 @dataclass(frozen=True, slots=True)
 class ValueReader:
-    """Pydantic annotation that validates a field with a reader, a function from the written value to a typed value.
+    """Pydantic annotation that validates a field with a reader, a function from the written value to a typed value."""
 
-    Attributes
-    ----------
-    reader : function (written) -> value
-        Raises ValueError with the complete message.
-    schema : function () -> JSON schema
-        A function, because allowed names come from listing folders; they are listed late.
-    """
-
-    reader: Callable[[Any], Any]
+    reader: Callable[[Any], Any]  # raises ValueError with the complete message
+    # A function, because allowed names come from listing folders; they are listed late.
     schema: Callable[[], dict[str, Any]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -120,21 +120,12 @@ def stored_dtypes() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """Pydantic annotation for a mapping that may be written as a word, such as zero3 for {strategy: zero3}.
+    """Pydantic annotation for a mapping that may be written as a word, such as zero3 for {strategy: zero3}."""
 
-    Attributes
-    ----------
-    words : mapping of word to mapping
-        Mapping for each word.
-    others : mapping of word to str
-        Words used elsewhere, each with advice.
-    part : str
-        Key of the mapping that names a part, such as strategy; a file's path stands for this key alone. Empty if no
-        key names a part.
-    """
-
-    words: Mapping[str, Mapping[str, Any]]
-    others: Mapping[str, str]
+    words: Mapping[str, Mapping[str, Any]]  # mapping for each word
+    others: Mapping[str, str]  # words used elsewhere, each with advice
+    # Key of the mapping that names a part, such as strategy; a file's path stands for this key alone. Empty if no key
+    # names a part.
     part: str = ""
 
     def expanded(self, value: Any) -> Any:

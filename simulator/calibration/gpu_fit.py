@@ -145,18 +145,12 @@ class GpuFigures(_Part):
 
 @dataclass(frozen=True, slots=True)
 class GpuResidual:
-    """A measured figure of a GPU, and its value simulated with the fitted GPU file.
+    """A measured figure of a GPU, and its value simulated with the fitted GPU file."""
 
-    Attributes
-    ----------
-    kind, name : str
-        Kind of the figure, and its sizes in words.
-    measured, simulated : float
-        Time [s], or memory [B].
-    """
-
+    # `kind`, `name`: Kind of the figure, and its sizes in words.
     kind: str
     name: str
+    # `measured`, `simulated`: Time [s], or memory [B].
     measured: float
     simulated: float
 

@@ -69,20 +69,13 @@ class Delivery:
 
     Therefore the watching thread reads a stream of bytes. Python writes each signal's number on arrival, in any thread;
     the handler then writes `_HANDLED`.
-
-    Attributes
-    ----------
-    raised : list of weak references
-        Exceptions not yet heard by the command.
-    handled, heard : int
-        Number of signals handled by the handler, and number of these heard by the command.
-    reader, writer : socket
-        Ends of the stream.
     """
 
-    raised: list[weakref.ref[BaseException]] = field(default_factory=list)
+    raised: list[weakref.ref[BaseException]] = field(default_factory=list)  # exceptions not yet heard by the command
+    # `handled`, `heard`: Number of signals handled by the handler, and number of these heard by the command.
     handled: int = 0
     heard: int = 0
+    # `reader`, `writer`: Ends of the stream.
     reader: socket.socket = field(init=False)
     writer: socket.socket = field(init=False)
 

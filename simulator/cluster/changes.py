@@ -61,14 +61,9 @@ class EventSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that lowers the rate of links and GPUs for a while.
+    """Something that lowers the rate of links and GPUs for a while."""
 
-    Attributes
-    ----------
-    start, end : float
-        When it begins and ends [s]; the end may be infinite.
-    """
-
+    # `start`, `end`: When it begins and ends [s]; the end may be infinite.
     start: float
     end: float
     factor: float  # factor on the rates, 0 to 1; 0 for what is down or dead

@@ -33,33 +33,18 @@ _CONTEXT_OF_SM: Final = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU's peak rates, memory and bandwidths, from catalog/gpus/NAME.yaml.
-
-    Attributes
-    ----------
-    peak_flops : mapping of str to float
-        Dense peak by dtype name, without sparsity [FLOP/s]; matrix units if the GPU has them for the dtype.
-    hbm_bytes : int
-        Usable memory [B].
-    hbm_bandwidth : float
-        Memory bandwidth [B/s].
-    sms : int
-        Number of streaming multiprocessors (compute units on AMD).
-    scale_up_bandwidth : float
-        Bandwidth of the NVLink or xGMI links together, per direction [B/s]; 0 without such links.
-    host_bandwidth : float
-        Bandwidth of PCIe, per direction [B/s].
-    facts : mapping
-        Further contents of the catalog file: sources, uncertain figures, fitted constants.
-    """
+    """A GPU's peak rates, memory and bandwidths, from catalog/gpus/NAME.yaml."""
 
     name: str
+    # Dense peak by dtype name, without sparsity [FLOP/s]; matrix units if the GPU has them for the dtype.
     peak_flops: Mapping[str, float]
-    hbm_bytes: int
-    hbm_bandwidth: float
-    sms: int
+    hbm_bytes: int  # usable memory [B]
+    hbm_bandwidth: float  # memory bandwidth [B/s]
+    sms: int  # number of streaming multiprocessors (compute units on AMD)
+    # Bandwidth of the NVLink or xGMI links together, per direction [B/s]; 0 without such links.
     scale_up_bandwidth: float
-    host_bandwidth: float
+    host_bandwidth: float  # bandwidth of PCIe, per direction [B/s]
+    # Further contents of the catalog file: sources, uncertain figures, fitted constants.
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property

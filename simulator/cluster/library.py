@@ -77,27 +77,13 @@ def own_share(operation: str, ranks: int, own_part: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class UsedLinks:
-    """How a library uses links of a kind in an operation.
+    """How a library uses links of a kind in an operation."""
 
-    Attributes
-    ----------
-    startup : float
-        Time before the first transfer, besides the links' latencies [s].
-    share : float
-        Share of the links' bandwidth that very large arrays reach.
-    half_time : float
-        An array that would take this long at the full share of the bandwidth reaches half of it [s].
-    exponent : float
-        Steepness, as in `MachineCollective`.
-    own_part : float
-        As in `own_share`.
-    """
-
-    startup: float
-    share: float
-    half_time: float
-    exponent: float
-    own_part: float = 0.0
+    startup: float  # time before the first transfer, besides the links' latencies [s]
+    share: float  # share of the links' bandwidth that very large arrays reach
+    half_time: float  # an array that would take this long at the full share of the bandwidth reaches half of it [s]
+    exponent: float  # steepness, as in `MachineCollective`
+    own_part: float = 0.0  # as in `own_share`
 
     def rate(self, bandwidth: float, nbytes: float) -> float:
         """Return the rate at which an array of `nbytes` bytes is sent over links with a bandwidth together [B/s]."""

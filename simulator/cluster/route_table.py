@@ -31,34 +31,23 @@ _MOST_NUMBERS: Final = 2**22
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """Many routes through the cluster's graph, as arrays.
+    """Many routes through the cluster's graph, as arrays."""
 
-    Attributes
-    ----------
-    route, link : int array, shape (n,)
-        Route number and link number for each link on each route, sorted by route, in the order of travel.
-    latency : float array, shape (routes,)
-        Sum over the route's links [s].
-    """
-
+    # `route`, `link`: Route number and link number for each link on each route, sorted by route, in the order of
+    # travel; shape (n,).
     route: Ints
     link: Ints
+    # Sum over the route's links [s]; shape (routes,).
     latency: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Links sorted by the vertex at one end, then by the vertex at the other end (compressed sparse rows).
+    """Links sorted by the vertex at one end, then by the vertex at the other end (compressed sparse rows)."""
 
-    Attributes
-    ----------
-    begin : int array, shape (vertices + 1,)
-        Index at which each vertex's links begin.
-    other, link : int array, shape (links,)
-        Vertex at the other end, and the link's number.
-    """
-
+    # Index at which each vertex's links begin; shape (vertices + 1,).
     begin: Ints
+    # `other`, `link`: Vertex at the other end, and the link's number; shape (links,).
     other: Ints
     link: Ints
 
@@ -88,31 +77,19 @@ class _TargetDistances:
 
 @dataclass(frozen=True, eq=False)
 class RouteFinder:
-    """Finder of many routes at once: the graph in arrays, and the rule for the next hop at forks.
+    """Finder of many routes at once: the graph in arrays, and the rule for the next hop at forks."""
 
-    Attributes
-    ----------
-    ahead, behind : Neighbours
-        Links sorted by source, and links sorted by target.
-    forwards : bool array, shape (vertices,)
-        Whether routes may pass through a vertex.
-    hosts : bool array, shape (vertices,)
-        Whether a vertex is a host; among equally short routes, the route with the fewest hosts wins.
-    latency : sequence of float
-        Latency of each link [s].
-    ordinal : int array, shape (vertices,)
-        Number by which a destination decides at forks.
-    chooser : Chooser or None
-        Replaces the rule by `ordinal` if given.
-    """
-
+    # `ahead`, `behind`: Links sorted by source, and links sorted by target.
     ahead: Neighbours
     behind: Neighbours
+    # Whether routes may pass through a vertex; shape (vertices,).
     forwards: Bools
+    # Whether a vertex is a host; among equally short routes, the route with the fewest hosts wins; shape (vertices,).
     hosts: Bools
-    latency: Sequence[float]
+    latency: Sequence[float]  # latency of each link [s]
+    # Number by which a destination decides at forks; shape (vertices,).
     ordinal: Ints
-    chooser: Chooser | None
+    chooser: Chooser | None  # replaces the rule by `ordinal` if given
 
     def table(self, src: Ints, dst: Ints) -> tuple[RouteTable, Ints]:
         """Return the routes between pairs of vertices, and the indices of the pairs without a route."""

@@ -27,18 +27,11 @@ _MOST_SPINES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class ScaleOutFabric:
-    """A network between nodes, with leaf switches and spine switches, for any number of nodes.
+    """A network between nodes, with leaf switches and spine switches, for any number of nodes."""
 
-    Attributes
-    ----------
-    kind : {"rail", "leaf_spine"}
-        Whether a leaf serves one card of each node, or every card.
-    nic_bandwidth, nic_latency : float
-        Bandwidth [B/s] and latency [s] of the cable from a card to its leaf.
-    """
-
-    kind: FabricKind
+    kind: FabricKind  # whether a leaf serves one card of each node, or every card
     nodes_per_leaf: int  # nodes per pod (rail), or nodes per leaf
+    # `nic_bandwidth`, `nic_latency`: Bandwidth [B/s] and latency [s] of the cable from a card to its leaf.
     nic_bandwidth: float
     nic_latency: float
     spine_latency: float  # latency of a cable from leaf to spine [s]

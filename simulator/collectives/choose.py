@@ -21,22 +21,13 @@ _MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A collective algorithm with a predicted time, as a candidate for the fastest algorithm.
-
-    Attributes
-    ----------
-    predicted : float or None
-        Time on an idle network [s]; None if neither a closed form nor an estimate is known.
-    exact : bool
-        True if the time comes from a closed form.
-    stands_in : bool
-        True if the algorithm stands in for one of a library.
-    """
+    """A collective algorithm with a predicted time, as a candidate for the fastest algorithm."""
 
     name: str
+    # Time on an idle network [s]; None if neither a closed form nor an estimate is known.
     predicted: float | None
-    exact: bool = True
-    stands_in: bool = False
+    exact: bool = True  # True if the time comes from a closed form
+    stands_in: bool = False  # True if the algorithm stands in for one of a library
 
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:

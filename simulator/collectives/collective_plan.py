@@ -50,35 +50,21 @@ _PIECES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A collective to be planned for a cluster, with its algorithm, ranks and messages.
+    """A collective to be planned for a cluster, with its algorithm, ranks and messages."""
 
-    Attributes
-    ----------
-    request : CollectiveRequest
-        The operation; empty nodes are filled in from the cluster.
-    algorithm : str
-        Name of the algorithm: a name in the catalog, "auto", or the name of `own`.
-    group : tuple of int
-        Ranks that take part.
-    accumulate : {"payload", "float32"}
-        Dtype in which partial sums are stored, and sent if the algorithm sends partial sums.
-    messages : tuple of int
-        Elements of each array if several arrays are sent in sequence; empty for a single array (request.elements).
-    wait : float
-        Time before the first message starts [s].
-    own : Algorithm or None
-        An algorithm outside the catalog.
-    """
-
+    # The operation; empty nodes are filled in from the cluster.
     request: CollectiveRequest
+    # Name of the algorithm: a name in the catalog, "auto", or the name of `own`.
     algorithm: str
-    group: tuple[int, ...]
+    group: tuple[int, ...]  # ranks that take part
     dtype: str = "float32"
     reduction: str = "sum"
+    # Dtype in which partial sums are stored, and sent if the algorithm sends partial sums.
     accumulate: Literal["payload", "float32"] = "payload"
+    # Elements of each array if several arrays are sent in sequence; empty for a single array (request.elements).
     messages: tuple[int, ...] = ()
-    wait: float = 0.0
-    own: Algorithm | None = None
+    wait: float = 0.0  # time before the first message starts [s]
+    own: Algorithm | None = None  # an algorithm outside the catalog
 
 
 @dataclass(frozen=True)

@@ -73,21 +73,13 @@ class Level(NamedTuple):
 
 @dataclass(slots=True)
 class Segment:
-    """State of an array segment while the schedule is built.
+    """State of an array segment while the schedule is built."""
 
-    Attributes
-    ----------
-    number : int
-        Index of the segment in the array.
-    arrived : list of int array, shape (ranks,)
-        Numbers of the last transfers into each rank: one array for the sums, and one for each copying stage since;
-        -1 without a transfer.
-    sent : list of int array, shape (ranks,)
-        For each stage of rings, the number of the last transfer from each rank.
-    """
-
-    number: int
+    number: int  # index of the segment in the array
+    # Numbers of the last transfers into each rank: one array for the sums, and one for each copying stage since; -1
+    # without a transfer; shape (ranks,).
     arrived: list[Ints]
+    # For each stage of rings, the number of the last transfer from each rank; shape (ranks,).
     sent: list[Ints] = field(default_factory=list)
 
 

@@ -29,21 +29,11 @@ from simulator.cluster.routing import Route
 
 @dataclass(frozen=True, slots=True)
 class AlikeRoutes:
-    """Latency, bandwidth and cap for equal network routes.
+    """Latency, bandwidth and cap for equal network routes."""
 
-    Attributes
-    ----------
-    latency : float
-        Latency of the whole route [s].
-    bandwidth : float
-        Bandwidth of the route's narrowest link [B/s].
-    rate_cap : float
-        Upper bound on a single flow's rate [B/s].
-    """
-
-    latency: float
-    bandwidth: float
-    rate_cap: float
+    latency: float  # latency of the whole route [s]
+    bandwidth: float  # bandwidth of the route's narrowest link [B/s]
+    rate_cap: float  # upper bound on a single flow's rate [B/s]
 
     def rate(self, sharing: int) -> float:
         """Return the rate of each flow if `sharing` flows use the same link [B/s]."""
@@ -52,21 +42,11 @@ class AlikeRoutes:
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """Regular rings that go from node to node on an idle network.
+    """Regular rings that go from node to node on an idle network."""
 
-    Attributes
-    ----------
-    latencies : tuple of float
-        Latency from each node to the next node [s].
-    rate : float
-        Rate of each flow [B/s].
-    beside : bool
-        True if rings inside the nodes use links of these rings.
-    """
-
-    latencies: tuple[float, ...]
-    rate: float
-    beside: bool = False
+    latencies: tuple[float, ...]  # latency from each node to the next node [s]
+    rate: float  # rate of each flow [B/s]
+    beside: bool = False  # True if rings inside the nodes use links of these rings
 
     def latency(self, steps: int) -> float:
         """Return the largest latency sum over `steps` successive steps in the ring [s].
@@ -100,24 +80,14 @@ class Across:
 
 @dataclass(frozen=True, slots=True)
 class IdleNetwork:
-    """The idle network between the participants, and the respects in which the network is regular.
-
-    Attributes
-    ----------
-    vertices : tuple of str
-        Vertices of the participants: ranks first, then auxiliaries.
-    group : tuple of int
-        Ranks of the cluster that take part.
-    startup : float
-        Time that every collective pays before its first transfer [s].
-    rate_cap, cross_rate_cap : float
-        Upper bounds on the rate of each flow: inside a node, and between nodes [B/s].
-    """
+    """The idle network between the participants, and the respects in which the network is regular."""
 
     cluster: Cluster
+    # Vertices of the participants: ranks first, then auxiliaries.
     vertices: tuple[str, ...]
-    group: tuple[int, ...]
-    startup: float = 0.0
+    group: tuple[int, ...]  # ranks of the cluster that take part
+    startup: float = 0.0  # time that every collective pays before its first transfer [s]
+    # `rate_cap`, `cross_rate_cap`: Upper bounds on the rate of each flow: inside a node, and between nodes [B/s].
     rate_cap: float = float("inf")
     cross_rate_cap: float = float("inf")
 

@@ -33,21 +33,14 @@ from simulator.records.schedule import Round, Schedule
 
 @dataclass(frozen=True, slots=True)
 class ServerLayout:
-    """Number of workers and servers, and the servers' location.
+    """Number of workers and servers, and the servers' location."""
 
-    Attributes
-    ----------
-    workers, servers : int
-        Numbers of workers and servers, at least 1 each.
-    own : bool
-        True if servers have separate vertices; False if they run on workers.
-    nodes : sequence of sequence of int
-        Workers in each node; empty if each worker is a separate machine.
-    """
-
+    # `workers`, `servers`: Numbers of workers and servers, at least 1 each.
     workers: int
     servers: int
+    # True if servers have separate vertices; False if they run on workers.
     own: bool = True
+    # Workers in each node; empty if each worker is a separate machine.
     nodes: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:

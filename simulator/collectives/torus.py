@@ -142,17 +142,17 @@ def _stages(sides: Sequence[int], first: int) -> list[_Stage]:
     [(0, (0,), 1, 2), (1, (0,), 1, 1)]
     """
     order = [(first + i) % len(sides) for i in range(len(sides))]
-    apart = strides(sides)
+    distances = strides(sides)
     stages = []
     for place, axis in enumerate(order):
         later = sorted(order[place + 1 :])
         # From the fastest dimension on, neighbouring dimensions form one run of equal distances.
-        step, count = (apart[later[-1]], sides[later.pop()]) if later else (1, 1)
-        while later and apart[later[-1]] == step * count:
+        step, count = (distances[later[-1]], sides[later.pop()]) if later else (1, 1)
+        while later and distances[later[-1]] == step * count:
             count *= sides[later.pop()]
         starts = np.zeros(1, np.int64)
         for dimension in later:
-            starts = (starts[:, None] + np.arange(sides[dimension]) * apart[dimension]).ravel()
+            starts = (starts[:, None] + np.arange(sides[dimension]) * distances[dimension]).ravel()
         stages.append((axis, tuple(starts.tolist()), step, count))
     return stages
 
@@ -190,22 +190,22 @@ def _rings(
     is the number of the first FIFO.
     """
     axis, starts, step, count = stage
-    n, length, runs, strands, apart = prod(sides), sides[axis], len(starts), 2 * len(sides), strides(sides)
+    n, length, runs, strands, distances = prod(sides), sides[axis], len(starts), 2 * len(sides), strides(sides)
     ranks, ahead = np.arange(n), 1 - 2 * (number % 2)
-    at = ranks // apart[axis] % length
+    at = ranks // distances[axis] % length
     # Ranks with the same places along all earlier dimensions carry chunks of the same ranks.
     fixed = np.zeros(n, np.int64)
     for dimension in earlier:
-        fixed += ranks // apart[dimension] % sides[dimension] * apart[dimension]
+        fixed += ranks // distances[dimension] % sides[dimension] * distances[dimension]
     columns, column = np.unique(fixed, return_inverse=True)
     # Row i of the table: place i along the dimension. Columns: runs, and ranks by their earlier dimensions.
     across = (np.array(starts)[:, None] + columns).ravel()
-    table = ((np.arange(length) * apart[axis])[:, None] + across).ravel() * strands + number
+    table = ((np.arange(length) * distances[axis])[:, None] + across).ravel() * strands + number
     # A chunk is added from the rank after its owner on, around the ring to the owner; it is copied from its owner.
-    wanted = (at - ahead) % length if reduce else at
-    first = (wanted * len(across) + column + np.arange(runs)[:, None] * len(columns)).ravel()
+    begins = (at - ahead) % length if reduce else at
+    first = (begins * len(across) + column + np.arange(runs)[:, None] * len(columns)).ravel()
     run, src = np.repeat(np.arange(runs), n), np.tile(ranks, runs)
-    dst = np.tile(ranks + ((at + ahead) % length - at) * apart[axis], runs)
+    dst = np.tile(ranks + ((at + ahead) % length - at) * distances[axis], runs)
     counts, adds = np.full(len(src), count), np.full(len(src), reduce)
     # An add also waits for what arrived before at its receiver, because it adds to the result.
     waits = [numbers[ends] for numbers in arrived for ends in ((src, dst) if reduce else (src,))]

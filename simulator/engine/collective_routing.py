@@ -48,41 +48,20 @@ from simulator.records.transfers import Transfers
 
 @dataclass(frozen=True, eq=False)
 class RoutedCollective:
-    """A collective operation with the network route of each transfer.
+    """A collective operation with the network route of each transfer."""
 
-    Attributes
-    ----------
-    traffic : Traffic
-        Transfers and bytes.
-    routes : Routes
-        Routes of the traffic.
-    vertices : tuple of str
-        Vertex of each participant.
-    capacity : sequence of float, shape (links,)
-        Capacity of the fabric's links [B/s].
-    hbm : int
-        First link number that stands for HBM.
-    contends : bool
-        True if its own flows can hold each other back.
-    lane : int
-        Collectives of one lane never contend with each other; -1 for a collective that may contend with any other.
-    wide_lane : bool
-        True if the lane has all collectives of the stream, whatever their groups.
-    priority : float
-        Bytes in a unit of its flows.
-    detours : tuple of Routes
-        For each further set of links in `Cluster.avoided`, the routes while these links are avoided.
-    """
-
-    traffic: Traffic
-    routes: Routes
-    vertices: tuple[str, ...]
+    traffic: Traffic  # transfers and bytes
+    routes: Routes  # routes of the traffic
+    vertices: tuple[str, ...]  # vertex of each participant
+    # Capacity of the fabric's links [B/s]; shape (links,).
     capacity: Sequence[float]
-    hbm: int
-    contends: bool = True
+    hbm: int  # first link number that stands for HBM
+    contends: bool = True  # True if its own flows can hold each other back
+    # Collectives of one lane never contend with each other; -1 for a collective that may contend with any other.
     lane: int = 0
-    wide_lane: bool = False
-    priority: float = 1.0
+    wide_lane: bool = False  # True if the lane has all collectives of the stream, whatever their groups
+    priority: float = 1.0  # bytes in a unit of its flows
+    # For each further set of links in `Cluster.avoided`, the routes while these links are avoided.
     detours: tuple[Routes, ...] = ()
 
     @property

@@ -17,33 +17,18 @@ from simulator.records.timeline import MemorySample
 
 @dataclass(slots=True)
 class Hbm:
-    """A GPU's memory (HBM) during a simulation: allocations by label, and the bytes held after each change.
+    """A GPU's memory (HBM) during a simulation: allocations by label, and the bytes held after each change."""
 
-    Attributes
-    ----------
-    rank : int
-        The rank, for messages.
-    capacity : float
-        HBM of the GPU [B].
-    beside : int
-        HBM of the rank's process that allocations cannot take: CUDA context, NCCL buffers [B].
-    limited : bool
-        True: exceeding the capacity is an error. False: it sets `short`, and the simulation continues.
-    allocator : LoggedAllocator or None
-        Places bytes in segments; None if bytes are only counted.
-    used : list of int
-        Bytes held after each change [B].
-    short : bool
-        True if the capacity was exceeded.
-    """
-
-    rank: int
-    capacity: float
+    rank: int  # the rank, for messages
+    capacity: float  # HBM of the GPU [B]
+    # HBM of the rank's process that allocations cannot take: CUDA context, NCCL buffers [B].
     beside: int = 0
+    # True: exceeding the capacity is an error. False: it sets `short`, and the simulation continues.
     limited: bool = True
+    # Places bytes in segments; None if bytes are only counted.
     allocator: LoggedAllocator | None = None
-    used: list[int] = field(default_factory=list)
-    short: bool = False
+    used: list[int] = field(default_factory=list)  # bytes held after each change [B]
+    short: bool = False  # True if the capacity was exceeded
     _held: dict[str, Allocate] = field(default_factory=dict)
     _changes: list[tuple[str, int]] = field(default_factory=list)
     _used: int = 0

@@ -35,30 +35,19 @@ class PotentialFlows:
 
     The collectives differ only in sizes. A batch may concatenate several collectives that also differ in their groups,
     if no two have a participant in common.
-
-    Attributes
-    ----------
-    routes : Routes
-        Routes of the flows.
-    low, high, flows : int array, shape (routes,)
-        Lowest and highest channel on each route, and the number of channels: the most flows that the route can have at
-        once.
-    src, dst : int array, shape (routes,)
-        Source and destination: ranks; negative numbers for servers and switches.
-    stream : str
-        Stream of the ranks.
-    times : int
-        Number of such collectives.
     """
 
-    routes: Routes
+    routes: Routes  # routes of the flows
+    # `low`, `high`, `flows`: Lowest and highest channel on each route, and the number of channels: the most flows that
+    # the route can have at once; shape (routes,).
     low: Ints
     high: Ints
     flows: Ints
+    # `src`, `dst`: Source and destination: ranks; negative numbers for servers and switches; shape (routes,).
     src: Ints
     dst: Ints
-    stream: str
-    times: int
+    stream: str  # stream of the ranks
+    times: int  # number of such collectives
 
     def apart(self, count: int) -> list[PotentialFlows]:
         """Split a batch into its `count` collectives."""

@@ -27,17 +27,10 @@ from simulator.records.timeline import AllocatorEvent, MemorySample, Span, Timel
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvents:
-    """Times of a rank's memory operations, in temporal order.
+    """Times of a rank's memory operations, in temporal order."""
 
-    Attributes
-    ----------
-    time : float array
-        Time of each event, rising [s].
-    place : int array
-        Place of each event in the rank's program; rising at equal times.
-    """
-
-    time: Floats
+    time: Floats  # time of each event, rising [s]
+    # Place of each event in the rank's program; rising at equal times.
     place: Ints
 
 

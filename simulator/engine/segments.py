@@ -60,32 +60,17 @@ def segment_size(size: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class MemoryBlock:
-    """A contiguous piece of GPU memory in a segment of a caching allocator, allocated or free.
+    """A contiguous piece of GPU memory in a segment of a caching allocator, allocated or free."""
 
-    Attributes
-    ----------
-    address : int
-        Address of the first byte; only order and distance have a meaning.
-    size : int
-        Size, rounding included [B].
-    pool : Pool
-        Pool of the block's segment.
-    requested : int
-        Size before rounding [B].
-    held : bool
-        True while allocated.
-    mapped : bool
-        True if the addresses have memory; False occurs only in expandable segments.
-    before, behind : MemoryBlock or None
-        Neighbours in the segment.
-    """
-
+    # Address of the first byte; only order and distance have a meaning.
     address: int
-    size: int
-    pool: Pool
-    requested: int = 0
-    held: bool = False
+    size: int  # size, rounding included [B]
+    pool: Pool  # pool of the block's segment
+    requested: int = 0  # size before rounding [B]
+    held: bool = False  # True while allocated
+    # True if the addresses have memory; False occurs only in expandable segments.
     mapped: bool = True
+    # `before`, `behind`: Neighbours in the segment.
     before: MemoryBlock | None = None
     behind: MemoryBlock | None = None
 
@@ -122,23 +107,13 @@ class MemoryBlock:
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """A caching allocator's free memory for one stream and one size class (small or large).
+    """A caching allocator's free memory for one stream and one size class (small or large)."""
 
-    Attributes
-    ----------
-    stream : int
-        Stream that uses the pool.
-    small : bool
-        True for allocations of at most 1 MiB.
-    cached : list of (size, address, MemoryBlock)
-        Free blocks with memory, sorted: the first block that is large enough fits best.
-    unmapped : list of (address, MemoryBlock)
-        Addresses without memory, sorted; in expandable segments only.
-    """
-
-    stream: int
-    small: bool
+    stream: int  # stream that uses the pool
+    small: bool  # True for allocations of at most 1 MiB
+    # Free blocks with memory, sorted: the first block that is large enough fits best.
     cached: list[tuple[int, int, MemoryBlock]] = field(default_factory=list)
+    # Addresses without memory, sorted; in expandable segments only.
     unmapped: list[tuple[int, MemoryBlock]] = field(default_factory=list)
 
     def put(self, block: MemoryBlock) -> None:

@@ -22,40 +22,22 @@ from simulator.records.transfers import Transfers, write_out
 
 @dataclass(frozen=True, slots=True)
 class SizedRound:
-    """A round in a collective's schedule with the transfers' bytes and the number of repetitions.
+    """A round in a collective's schedule with the transfers' bytes and the number of repetitions."""
 
-    Attributes
-    ----------
-    repeat : Repeat
-        The round.
-    route_of : int array, shape (t,)
-        Route of each transfer: row of `route_keys`.
-    nbytes : float array, shape (t,)
-        Bytes of each transfer in the first repetition [B].
-    steady : bool
-        True if each transfer carries equal bytes in every repetition.
-    """
-
-    repeat: Repeat
+    repeat: Repeat  # the round
+    # Route of each transfer: row of `route_keys`; shape (t,).
     route_of: npt.NDArray[np.int32]
+    # Bytes of each transfer in the first repetition [B]; shape (t,).
     nbytes: Floats
-    steady: bool
+    steady: bool  # True if each transfer carries equal bytes in every repetition
 
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """A collective's schedule with array sizes: each transfer's bytes.
+    """A collective's schedule with array sizes: each transfer's bytes."""
 
-    Attributes
-    ----------
-    schedule : Schedule
-        The collective's transfers.
-    elements : int
-        Elements of the whole array.
-    """
-
-    schedule: Schedule
-    elements: int
+    schedule: Schedule  # the collective's transfers
+    elements: int  # elements of the whole array
     sizes: ElementSizes
 
     def __len__(self) -> int:

@@ -25,14 +25,9 @@ _MOST_STEPS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """An interval containing a sign change.
+    """An interval containing a sign change."""
 
-    Attributes
-    ----------
-    low, high : int
-        Last value known with the first sign; first value known with the other sign.
-    """
-
+    # `low`, `high`: Last value known with the first sign; first value known with the other sign.
     low: int
     high: int
     step: int = 1  # values are multiples of this step

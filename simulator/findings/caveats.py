@@ -46,19 +46,11 @@ _EVIDENCE: Final = {
 
 
 class Caveat(NamedTuple):
-    """A fact to know before trusting the answer.
+    """A fact to know before trusting the answer."""
 
-    Attributes
-    ----------
-    topic : str
-        "auto", "proof", "network", "nodes", "cards", "padding", "memory", "interval", "evidence", "range" or
-        "framework".
-    text : str
-        A sentence without its full stop.
-    """
-
+    # "auto", "proof", "network", "nodes", "cards", "padding", "memory", "interval", "evidence", "range" or "framework".
     topic: str
-    text: str
+    text: str  # A sentence without its full stop
 
 
 def caveats(compared: Comparison) -> tuple[Caveat, ...]:

@@ -45,15 +45,10 @@ _SIZES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A point with its report.
-
-    Attributes
-    ----------
-    setting, condition : mapping of dotted key to value
-        Values of the `compare` and `sweep` axes.
-    """
+    """A point with its report."""
 
     index: int  # number of the point
+    # `setting`, `condition`: Values of the `compare` and `sweep` axes.
     setting: Settings
     condition: Settings
     point: Scenario  # the point's scenario, without axes

@@ -26,20 +26,12 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """A setting with the meaning of a fact: a scenario key ("training.seq_len"), or a name that a derivation reads.
+    """A setting with the meaning of a fact: a scenario key ("training.seq_len"), or a name that a derivation reads."""
 
-    Attributes
-    ----------
-    fact : str
-        Name of the fact.
-    read : function
-        Reader of the value; a value that it reads as None counts as not given.
-    needed : bool
-        False if options of the command can replace the value: it may then be unresolved.
-    """
-
-    fact: str
+    fact: str  # name of the fact
+    # Reader of the value; a value that it reads as None counts as not given.
     read: Reader
+    # False if options of the command can replace the value: it may then be unresolved.
     needed: bool = True
 
 

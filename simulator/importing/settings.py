@@ -20,21 +20,12 @@ MOST_PYTHON_BYTES: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A value that the file does not give: its text contains a variable, a command or an expression.
+    """A value that the file does not give: its text contains a variable, a command or an expression."""
 
-    Attributes
-    ----------
-    text : str
-        The value as written.
-    remedy : str
-        What helps: options of the command, or a written value.
-    variable : bool
-        Whether the value is a single variable of a command, which may be empty.
-    """
-
-    text: str
+    text: str  # the value as written
+    # What helps: options of the command, or a written value.
     remedy: str = "write the value in its place"
-    variable: bool = False
+    variable: bool = False  # whether the value is a single variable of a command, which may be empty
 
 
 # Settings are compared by identity: a value may be a list, and two files may have equal settings.

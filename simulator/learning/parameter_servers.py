@@ -28,15 +28,9 @@ from simulator.records.timeline import TransferLog
 
 @dataclass(slots=True)
 class ParameterServers:
-    """Parameter servers of a training, and the gradients in transit.
+    """Parameter servers of a training, and the gradients in transit."""
 
-    Attributes
-    ----------
-    servers : dict of units to Server
-        Server of each bucket of units.
-    """
-
-    servers: dict[Units, Server]
+    servers: dict[Units, Server]  # server of each bucket of units
     squares: list[float] = field(default_factory=list)  # sum of squares of each gradient, in the order of application
     # For each applied gradient: updates between reading its parameters and its own update, in the same order
     staleness: list[int] = field(default_factory=list)

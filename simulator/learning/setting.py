@@ -34,22 +34,15 @@ _PACKED: Final = ShardLayout()
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """Everything that stays constant while a model trains: model, plan of a step, simulated timeline, optimizer.
-
-    Attributes
-    ----------
-    logs : dict of collective's name to TransferLog
-        Simulated transfers of each collective.
-    recomputed, segments : frozenset of str
-        Units that are recomputed; the first unit of each recomputed segment.
-    """
+    """Everything that stays constant while a model trains: model, plan of a step, simulated timeline, optimizer."""
 
     gpt: Gpt  # the whole model
     plan: StepPlan  # plan with every collective simulated (`collectives: played`)
     timeline: Timeline  # timeline of all ranks
     rule: Rule = field(default_factory=Adam)  # the optimizer
     seed: int = 0  # seed of dropout and of the task
-    logs: dict[str, TransferLog] = field(init=False)
+    logs: dict[str, TransferLog] = field(init=False)  # simulated transfers of each collective
+    # `recomputed`, `segments`: Units that are recomputed; the first unit of each recomputed segment.
     recomputed: frozenset[str] = field(init=False)
     segments: frozenset[str] = field(init=False)
     places: tuple[RankShard, ...] = field(init=False)  # place of each rank

@@ -25,17 +25,12 @@ from simulator.numerics.muon import Muon, in_matrix
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """Order of a bucket's elements in its shards.
+    """Order of a bucket's elements in its shards."""
 
-    Attributes
-    ----------
-    order : int array, shape (shards x elements of a shard,), or None
-        Place of each element in the packed parameters, unit after unit; -1 for padding. None: packed order.
-    shares : mapping of unit to tuple of int array
-        Places of each shard's elements in the unit's packed matrices, shape (elements of the share,) each.
-    """
-
+    # Place of each element in the packed parameters, unit after unit; -1 for padding. None: packed order; shape (shards
+    # x elements of a shard,).
     order: Ints | None = None
+    # Places of each shard's elements in the unit's packed matrices, shape (elements of the share,) each.
     shares: Mapping[str, tuple[Ints, ...]] = field(default_factory=dict)
 
     def arranged(self, packed: Array) -> Array:

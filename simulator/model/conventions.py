@@ -19,14 +19,10 @@ _HOST_FACTOR: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class ModelStates:
-    """Memory of the model states on a rank, without activations [B].
+    """Memory of the model states on a rank, without activations [B]."""
 
-    Attributes
-    ----------
-    parameters, gradients, optimizer : float
-        Sharded or whole; the optimizer's part includes fp32 master weights, if any [B].
-    """
-
+    # `parameters`, `gradients`, `optimizer`: Sharded or whole; the optimizer's part includes fp32 master weights, if
+    # any [B].
     parameters: float
     gradients: float
     optimizer: float

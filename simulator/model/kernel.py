@@ -21,17 +21,10 @@ MatmulKind = Literal["matmul", "grouped", "convolution"]
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """A matmul kernel without its duration: out[m, n] = a[m, k] b[k, n], `batch` times.
-
-    Attributes
-    ----------
-    m, n, k, batch : int
-        Sizes of the matrices, and number of independent products.
-    kind : {"matmul", "grouped", "convolution"}
-        What the kernel computes as a matmul; each kind has constants of its own where it was measured.
-    """
+    """A matmul kernel without its duration: out[m, n] = a[m, k] b[k, n], `batch` times."""
 
     name: str
+    # `m`, `n`, `k`, `batch`: Sizes of the matrices, and number of independent products.
     m: int
     n: int
     k: int
@@ -41,6 +34,7 @@ class Matmul:
     # Elements of the operands that repeat other elements of the same operand and are read from HBM only once: those of
     # overlapping patches, if the matmul computes a convolution. Less than 0 for a fused kernel that moves more arrays.
     reread: int = 0
+    # What the kernel computes as a matmul; each kind has constants of its own where it was measured.
     kind: MatmulKind = "matmul"
 
     @property

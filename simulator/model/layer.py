@@ -35,21 +35,16 @@ LAST_UNNEEDED: Final = ("mamba out", "mamba residual", "proj", "residual1", "lat
 
 @dataclass(frozen=True, slots=True)
 class LayerProgram:
-    """The kernels of a layer's passes, operation by operation, and the memory of its arrays.
-
-    Attributes
-    ----------
-    temporaries, temporaries_without_saving : int
-        Most bytes of arrays that are allocated at once in the forward pass beyond the tensors that it saves (temporary
-        arrays and the output), and in a forward pass that saves nothing, as where a layer is recomputed [B].
-    gradients : int
-        Most bytes of gradients of activations and of temporary arrays in the backward pass, minus the bytes of saved
-        tensors that are freed by then [B].
-    """
+    """The kernels of a layer's passes, operation by operation, and the memory of its arrays."""
 
     operations: tuple[Operation, ...]
+    # `temporaries`, `temporaries_without_saving`: Most bytes of arrays that are allocated at once in the forward pass
+    # beyond the tensors that it saves (temporary arrays and the output), and in a forward pass that saves nothing, as
+    # where a layer is recomputed [B].
     temporaries: int
     temporaries_without_saving: int
+    # Most bytes of gradients of activations and of temporary arrays in the backward pass, minus the bytes of saved
+    # tensors that are freed by then [B].
     gradients: int
 
 

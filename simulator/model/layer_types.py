@@ -81,15 +81,10 @@ class Built:
 
 @dataclass(slots=True)
 class LayerKeys:
-    """Keys of one layer in a file; records every fault, and reads a faulty size as 1.
-
-    Attributes
-    ----------
-    faults : list of (key, message)
-        Faults so far; the key is empty for the layer itself.
-    """
+    """Keys of one layer in a file; records every fault, and reads a faulty size as 1."""
 
     data: Mapping[str, Any]
+    # Faults so far; the key is empty for the layer itself.
     faults: list[tuple[str, str]] = field(default_factory=list)
 
     def fault(self, key: str, message: str) -> None:
@@ -144,14 +139,9 @@ class LayerKey:
 
 @dataclass(frozen=True, slots=True)
 class LayerType:
-    """A type of layer: how it is built, and what its keys mean.
+    """A type of layer: how it is built, and what its keys mean."""
 
-    Attributes
-    ----------
-    build : function (keys, input, name) -> Built
-        Builds the layer; `name` is unique within a layer of the model.
-    """
-
+    # Builds the layer; `name` is unique within a layer of the model.
     build: Build
     meaning: str
     keys: Mapping[str, LayerKey]  # meaning and default of each key

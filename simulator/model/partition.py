@@ -74,20 +74,14 @@ ONE_PLACE: Final = ExpertPartition()
 
 @dataclass(frozen=True, slots=True)
 class ModelPartition:
-    """How a model is cut over ranks.
-
-    Attributes
-    ----------
-    sequence : bool
-        If True, activations between pairs (norms, dropout, the residual stream) are cut along the sequence [2]_.
-    overlap : {"none", "ring_exchange", "bulk"}
-        Way of hiding tensor-parallel exchanges behind matmuls with user buffers; see overlap.py.
-    """
+    """How a model is cut over ranks."""
 
     tensor: int = 1  # tensor-parallel ranks, t: the first matrix of a pair is cut by columns, the second by rows
+    # If True, activations between pairs (norms, dropout, the residual stream) are cut along the sequence [2]_.
     sequence: bool = False
     context: Context = ONE_PIECE  # context parallelism
     experts: ExpertPartition = ONE_PLACE  # expert parallelism
+    # Way of hiding tensor-parallel exchanges behind matmuls with user buffers; see overlap.py.
     overlap: Overlap = "none"
     # Dtype in which inputs and output gradients of layers' matrices are gathered; None: the activations' dtype
     gather_dtype: str | None = None

@@ -81,14 +81,9 @@ FORMATS: Final[Mapping[str, QuantisedFormat]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Kernels of products with a quantised matrix, and what they save.
+    """Kernels of products with a quantised matrix, and what they save."""
 
-    Attributes
-    ----------
-    forward, backward : tuple of Kernel
-        Kernels of the output, and of the gradient of the input.
-    """
-
+    # `forward`, `backward`: Kernels of the output, and of the gradient of the input.
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
     # Bytes of the outlier columns saved for the backward pass [B]; the input itself is then saved too

@@ -24,21 +24,16 @@ class LatentAttention:
     """Multi-head latent attention [1]_: keys and values from a short vector per token, queries from another or from the
     input.
 
-    Attributes
-    ----------
-    query_rank, kv_rank : int
-        Widths of the short vectors; a query_rank of 0 stands for queries from the input.
-    plain_dim, rotary_dim, value_dim : int
-        Widths of a head's query and key parts without and with positions; width of its values. All heads share the
-        keys' rotary part.
-
     References
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V2", 2024, arXiv:2405.04434, section 2.1.
     """
 
+    # `query_rank`, `kv_rank`: Widths of the short vectors; a query_rank of 0 stands for queries from the input.
     query_rank: int
     kv_rank: int
+    # `plain_dim`, `rotary_dim`, `value_dim`: Widths of a head's query and key parts without and with positions; width
+    # of its values. All heads share the keys' rotary part.
     plain_dim: int
     rotary_dim: int
     value_dim: int
@@ -94,14 +89,9 @@ class Mamba:
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """Square patches of an image in place of tokens (ViT); a class token comes first, and alone is classified.
+    """Square patches of an image in place of tokens (ViT); a class token comes first, and alone is classified."""
 
-    Attributes
-    ----------
-    image, side, channels : int
-        Side of the image and of a patch [pixels]; numbers per pixel.
-    """
-
+    # `image`, `side`, `channels`: Side of the image and of a patch [pixels]; numbers per pixel.
     image: int
     side: int
     channels: int

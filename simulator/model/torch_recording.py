@@ -57,30 +57,21 @@ class RecordedOperation:
 
 @dataclass(slots=True)
 class Recorder:
-    """Records both passes of a module with fake tensors.
-
-    Attributes
-    ----------
-    place : int
-        Layer of the forward pass: 2 k + 1 inside layer k, 2 k between layer k - 1 and layer k.
-    forward, backward : list of RecordedOperation
-        Operations of each pass, in order.
-    changes : list of (autograd's number, place, path of the module)
-        Places by the number of autograd's nodes, from which a node of the backward pass finds its place.
-    made_by : dict of storage to event
-        Event that wrote a storage last.
-    """
+    """Records both passes of a module with fake tensors."""
 
     module: Module
     units: frozenset[str]
     dtype: Any
+    # Layer of the forward pass: 2 k + 1 inside layer k, 2 k between layer k - 1 and layer k.
     place: int = 0
     path: list[str] = field(default_factory=list)
     roots: list[str] = field(default_factory=list)
+    # `forward`, `backward`: Operations of each pass, in order.
     forward: list[RecordedOperation] = field(default_factory=list)
     backward: list[RecordedOperation] = field(default_factory=list)
+    # Places by the number of autograd's nodes, from which a node of the backward pass finds its place.
     changes: list[tuple[int, int, str]] = field(default_factory=list)
-    made_by: dict[int, RecordedOperation] = field(default_factory=dict)
+    made_by: dict[int, RecordedOperation] = field(default_factory=dict)  # event that wrote a storage last
     kept: set[int] = field(default_factory=set)
     owned: dict[str, int] = field(default_factory=dict)
     outputs: dict[int, TensorBytes] = field(default_factory=dict)

@@ -33,15 +33,10 @@ _OPERATIONS: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class TrainedParts:
-    """Trained parameters of a model; all others are frozen.
+    """Trained parameters of a model; all others are frozen."""
 
-    Attributes
-    ----------
-    modules : tuple of (str, frozenset of str)
-        Modules with a trained parameter (embedding, layers, head), in forward order, each with the names of its trained
-        parameters.
-    """
-
+    # Modules with a trained parameter (embedding, layers, head), in forward order, each with the names of its trained
+    # parameters.
     modules: tuple[tuple[str, frozenset[str]], ...]
 
     @property

@@ -35,16 +35,11 @@ _DROPPED: Final = {"feed_forward": ("fc1", "gelu", "fc2", "experts"), "activatio
 
 @dataclass(frozen=True, slots=True)
 class TransformerBlock:
-    """Settings of a layer's computation.
-
-    Attributes
-    ----------
-    attention : {"standard", "flash"}
-    """
+    """Settings of a layer's computation."""
 
     heads: int  # attention heads of the whole model
     arithmetic: Arithmetic
-    attention: str = "standard"
+    attention: str = "standard"  # one of {"standard", "flash"}
     share: TensorShard = WHOLE  # this rank's part of the layer and of the sequences
     experts: Experts | None = None  # experts that replace the MLP
     documents: tuple[int, ...] = ()  # tokens of the documents packed into the only sequence; empty: one a sequence

@@ -28,16 +28,12 @@ Parameters = Mapping[str, Array]
 class CutLinear:
     """A linear layer of the model with a matrix cut by columns over tensor-parallel ranks or by rows, seen from this
     rank.
-
-    Attributes
-    ----------
-    weight, bias : str
-        Names of the parameters; "" if there is no bias.
     """
 
     arithmetic: Arithmetic
     share: TensorShard  # this rank's part of matrices and sequences
     exchange: str  # name of the matrix in the names of exchanges ("up" for "fc1")
+    # `weight`, `bias`: Names of the parameters; "" if there is no bias.
     weight: str
     bias: str
     batch: int  # sequences of the micro-batch

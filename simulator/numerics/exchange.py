@@ -16,20 +16,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRequest:
-    """An exchange requested by a pass, from the side of a single rank.
-
-    Attributes
-    ----------
-    array : array, shape (n,)
-        This rank's contribution.
-    reduction : {"sum", "max"}
-        Reduction over ranks, if the exchange reduces.
-    """
+    """An exchange requested by a pass, from the side of a single rank."""
 
     # Name of the exchange, as in `model.partition.Communication`: the simulated exchange must be the requested one
     name: str
+    # This rank's contribution; shape (n,).
     array: Array
-    reduction: Literal["sum", "max"] = "sum"
+    reduction: Literal["sum", "max"] = "sum"  # reduction over ranks, if the exchange reduces
     # If True, the pass continues at once and asks for the result when it needs it (`ExchangeResult`)
     later: bool = False
     # All-to-all only: elements for each receiver; several entries per rank if a rank has several receivers (experts).

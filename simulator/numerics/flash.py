@@ -33,20 +33,15 @@ _TILE: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class FlashCache:
-    """Tensors that flash attention saves for the backward pass.
+    """Tensors that flash attention saves for the backward pass."""
 
-    Attributes
-    ----------
-    q, k, v, out : float array, shape (batch, heads, seq_len, head_dim)
-        Inputs and output.
-    largest, total : float array, shape (batch, heads, seq_len, 1)
-        Each row's largest score, and its sum of exp(score - largest).
-    """
-
+    # `q`, `k`, `v`, `out`: Inputs and output; shape (batch, heads, seq_len, head_dim).
     q: Array
     k: Array
     v: Array
     out: Array
+    # `largest`, `total`: Each row's largest score, and its sum of exp(score - largest); shape (batch, heads, seq_len,
+    # 1).
     largest: Array
     total: Array
 
@@ -55,11 +50,6 @@ class FlashCache:
 class Tiles:
     """Tile sizes in flash attention, and the order in which tiles are computed.
 
-    Attributes
-    ----------
-    seq_len, rows, columns : int
-        Sequence length; queries per tile (Br) and keys per tile (Bc) of [1]_.
-
     Examples
     --------
     >>> cut = Tiles(4, 2, 2, causal=True)
@@ -67,6 +57,7 @@ class Tiles:
     [(0, 0), (2, 0), (2, 2)]
     """
 
+    # `seq_len`, `rows`, `columns`: Sequence length; queries per tile (Br) and keys per tile (Bc) of [1]_.
     seq_len: int
     rows: int
     columns: int

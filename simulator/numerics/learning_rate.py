@@ -19,14 +19,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class RateSchedule:
-    """A learning-rate schedule: a linear warm-up followed by a constant, linear or cosine shape [1]_.
+    """A learning-rate schedule: a linear warm-up followed by a constant, linear or cosine shape [1]_."""
 
-    Attributes
-    ----------
-    kind : {"constant", "linear", "cosine"}
-        Shape after the warm-up: the full rate to the end; a straight line to 0; half a cosine to 0.
-    """
-
+    # Shape after the warm-up: the full rate to the end; a straight line to 0; half a cosine to 0.
     kind: Literal["constant", "linear", "cosine"] = "constant"
     warmup: int = 0  # steps in which the factor rises from 0 in equal parts
     steps: int = 0  # steps of the whole training; linear and cosine schedules then reach 0

@@ -31,29 +31,22 @@ _BY_VOCABULARY: Final = ("tok.weight", "head.weight")
 
 @dataclass(frozen=True)
 class TensorShard:
-    """A rank's part of the model and of the sequences.
+    """A rank's part of the model and of the sequences."""
 
-    Attributes
-    ----------
-    tensor, place : int
-        Tensor-parallel ranks, and this rank's place among them.
-    context, context_place : int
-        Context-parallel ranks, and this rank's place among them.
-    experts, expert_place : int
-        Expert-parallel ranks, and this rank's place among them.
-    """
-
+    # `tensor`, `place`: Tensor-parallel ranks, and this rank's place among them.
     tensor: int = 1
     place: int = 0
     rows: int = 0  # rows of the token table on this rank; 0 for all
     # If True (sequence parallelism), activations between matrices are cut along the sequence over the tensor-parallel
     # ranks
     sequence: bool = False
+    # `context`, `context_place`: Context-parallel ranks, and this rank's place among them.
     context: int = 1
     context_place: int = 0
     balanced: bool = True  # if True, each context-parallel rank has an early and a late piece of each sequence
     # If True, context-parallel ranks gather keys and values; else keys and values travel round a ring
     gathers: bool = False
+    # `experts`, `expert_place`: Expert-parallel ranks, and this rank's place among them.
     experts: int = 1
     expert_place: int = 0
 

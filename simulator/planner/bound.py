@@ -62,14 +62,7 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepBound:
-    """Lower bounds on the step time and memory of a setting (a point in the search space), in parts.
-
-    Attributes
-    ----------
-    sends : callable () -> mapping of (int, int) to float
-        Return the time to send a micro-batch's activations or gradients from one pipeline rank to another, alone on the
-        links [s]. A function, because most settings are pruned before sends are needed.
-    """
+    """Lower bounds on the step time and memory of a setting (a point in the search space), in parts."""
 
     pipeline: Pipeline  # schedule and shape of the pipeline
     stages: tuple[StageTimes, ...]  # times of each stage in a model copy
@@ -78,6 +71,8 @@ class StepBound:
     # `beside` [B]
     memory: int
     beside: int  # CUDA context and NCCL buffers of a rank's process [B]
+    # Return the time to send a micro-batch's activations or gradients from one pipeline rank to another, alone on the
+    # links [s]. A function, because most settings are pruned before sends are needed.
     sends: Callable[[], Mapping[tuple[int, int], float]]
 
     def busy_bound(self) -> float:
@@ -278,23 +273,15 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _UnitTimes:
-    """Prefix sums of times and sizes over the model's units: a pipeline stage is the difference between two rows.
+    """Prefix sums of times and sizes over the model's units: a pipeline stage is the difference between two rows."""
 
-    Attributes
-    ----------
-    units : tuple of Unit
-        Units in model order.
-    whole, kernels : float array, shape (units + 1, 4)
-        Times of `StageTimes`, with a column for each member of Work [s].
-    held : int array, shape (units + 1, 8)
-        Columns: trained elements of dense parameters and of experts, elements that stay whole on every rank, bytes of a
-        micro-batch's saved activations [B], frozen elements of dense parameters and of experts, elements of matrices
-        with an update rule of their own, dense and of experts.
-    """
-
-    units: tuple[Unit, ...]
+    units: tuple[Unit, ...]  # units in model order
+    # `whole`, `kernels`: Times of `StageTimes`, with a column for each member of Work [s]; shape (units + 1, 4).
     whole: Floats
     kernels: Floats
+    # Columns: trained elements of dense parameters and of experts, elements that stay whole on every rank, bytes of a
+    # micro-batch's saved activations [B], frozen elements of dense parameters and of experts, elements of matrices with
+    # an update rule of their own, dense and of experts; shape (units + 1, 8).
     held: Ints
     _known: dict[tuple[int, ...], tuple[tuple[StageTimes, ...], list[list[int]]]] = field(default_factory=dict)
 

@@ -40,38 +40,26 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class PassOrder:
-    """A pipeline's passes in a topological order of their dependencies.
+    """A pipeline's passes in a topological order of their dependencies."""
 
-    Attributes
-    ----------
-    starts : tuple of int
-        Number of each rank's first pass; passes are numbered rank after rank, in each rank's order.
-    kinds : int array, shape (passes,)
-        Kind of each numbered pass: stage in a model copy x 4 + place in Work.
-    number, rank : int array, shape (passes,)
-        Number and rank of each pass, in topological order, as are the following arrays.
-    first : bool array, shape (passes,)
-        True for a pass that begins the rank's next slot; False for the second of two passes at once.
-    needs, sets : int array, shape (passes,)
-        Index of the awaited end time, and of the pass's own end time; 0 for none.
-    way : int array, shape (passes,)
-        Index into `ways`, plus 1, of the send that brings the pass its input; 0 if the input is on the same rank.
-    ways : tuple of (int, int)
-        Sending and receiving rank of each kind of send.
-    ends : int
-        Number of end times, including an end time that is always 0.
-    """
-
+    # Number of each rank's first pass; passes are numbered rank after rank, in each rank's order.
     starts: tuple[int, ...]
+    # Kind of each numbered pass: stage in a model copy x 4 + place in Work; shape (passes,).
     kinds: Ints
+    # `number`, `rank`: Number and rank of each pass, in topological order, as are the following arrays; shape
+    # (passes,).
     number: Ints
     rank: Ints
+    # True for a pass that begins the rank's next slot; False for the second of two passes at once; shape (passes,).
     first: Bools
+    # `needs`, `sets`: Index of the awaited end time, and of the pass's own end time; 0 for none; shape (passes,).
     needs: Ints
     sets: Ints
+    # Index into `ways`, plus 1, of the send that brings the pass its input; 0 if the input is on the same rank; shape
+    # (passes,).
     way: Ints
-    ways: tuple[tuple[int, int], ...]
-    ends: int
+    ways: tuple[tuple[int, int], ...]  # sending and receiving rank of each kind of send
+    ends: int  # number of end times, including an end time that is always 0
 
     def last_end(
         self,

@@ -29,46 +29,26 @@ from simulator.step.global_batch import SEQUENCES, sequences_of
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A constraint on a dimension of the search.
+    """A constraint on a dimension of the search."""
 
-    Attributes
-    ----------
-    where : str
-        The constraint in the user's notation, for errors: "--fix tp=8".
-    name : str
-        Dimension: a name in `KEYS`, or `GPUS`. Empty for an excluded value, given without its dimension.
-    values : sequence
-        Values that the search may choose; a single value if the dimension is fixed.
-    """
-
+    # The constraint in the user's notation, for errors: "--fix tp=8".
     where: str
+    # Dimension: a name in `KEYS`, or `GPUS`. Empty for an excluded value, given without its dimension.
     name: str
+    # Values that the search may choose; a single value if the dimension is fixed.
     values: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanQuestion:
-    """A plan's question: model and machine, batch, the user's constraints, and the wanted report.
+    """A plan's question: model and machine, batch, the user's constraints, and the wanted report."""
 
-    Attributes
-    ----------
-    base : Scenario
-        Keys shared by every setting.
-    plan : PlanSpec
-        Global batch in sequences, and the wanted report; `said` and `without` have the constraints.
-    said : tuple of Constraint
-        Dimensions fixed or restricted by the user.
-    without : tuple of Constraint
-        Values excluded by the user.
-    budget : BudgetSpec or None
-        Length and prices of the whole training.
-    """
-
-    base: Scenario
+    base: Scenario  # keys shared by every setting
+    # Global batch in sequences, and the wanted report; `said` and `without` have the constraints.
     plan: PlanSpec
-    said: tuple[Constraint, ...] = ()
-    without: tuple[Constraint, ...] = ()
-    budget: BudgetSpec | None = None
+    said: tuple[Constraint, ...] = ()  # dimensions fixed or restricted by the user
+    without: tuple[Constraint, ...] = ()  # values excluded by the user
+    budget: BudgetSpec | None = None  # length and prices of the whole training
 
     @property
     def sequences(self) -> int:

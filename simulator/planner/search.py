@@ -51,22 +51,13 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PlayedSetting:
-    """A setting with the report on a simulated step.
-
-    Attributes
-    ----------
-    number : int
-        Place in the enumeration of settings; ties go to the lowest number.
-    bound : float
-        Tightest computed lower bound on step time [s].
-    report : dict
-        The simulated step's report, as plain data.
-    """
+    """A setting with the report on a simulated step."""
 
     setting: PlanSetting
+    # Place in the enumeration of settings; ties go to the lowest number.
     number: int
-    bound: float
-    report: dict[str, Any]
+    bound: float  # tightest computed lower bound on step time [s]
+    report: dict[str, Any]  # the simulated step's report, as plain data
 
     @property
     def fits(self) -> bool:
@@ -81,76 +72,39 @@ class PlayedSetting:
 
 @dataclass(frozen=True, slots=True)
 class FastestOfKind:
-    """The fastest setting that the search found for a kind of layout, such as "HSDP, tp" (`PlanSetting.kind`).
+    """The fastest setting that the search found for a kind of layout, such as "HSDP, tp" (`PlanSetting.kind`)."""
 
-    Attributes
-    ----------
-    setting : PlanSetting
-        The setting of this kind with the lowest step time, where a lower bound counts as a step time.
-    step_time : float
-        Simulated step time, or a lower bound for a setting that was not simulated [s].
-    is_bound : bool
-        Whether `step_time` is a lower bound; the memory of such a setting may not have been checked.
-    """
-
+    # The setting of this kind with the lowest step time, where a lower bound counts as a step time.
     setting: PlanSetting
-    step_time: float
+    step_time: float  # simulated step time, or a lower bound for a setting that was not simulated [s]
+    # Whether `step_time` is a lower bound; the memory of such a setting may not have been checked.
     is_bound: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Outcome of a plan's search, complete or partial.
+    """Outcome of a plan's search, complete or partial."""
 
-    Attributes
-    ----------
-    base : Scenario
-        Keys shared by every setting.
-    choices : Choices
-        Searched values for each dimension.
-    sequences : int
-        Global batch [sequences per step].
-    best : tuple of PlayedSetting
-        The fastest settings that fit into memory, fastest first.
-    played : tuple of PlayedSetting
-        Simulated settings.
-    considered : int
-        Number of settings in the search space, infeasible settings included.
-    refused : InfeasibleCounts
-        Number of infeasible settings, by reason.
-    do_not_fit : int
-        Number of settings that do not fit into memory. Memory is checked only if the bound is low enough to matter.
-    slower : int
-        Number of settings pruned because their bound exceeds the slowest of the best; 0 before the search is complete.
-    pending : int
-        Number of settings that the search has not decided yet, including running simulations; 0 if it is complete.
-    left : int
-        Number of the `pending` settings that may still be among the best, judged by their lower bounds so far.
-    certain : int
-        Number of places in `best`, from the first, that no pending setting can take: every bound of a pending setting
-        is above their times. The length of `best` if the search is complete.
-    failed : mapping of str to int
-        Number of settings that ended in an error, by message.
-    ended : bool
-        Whether the search is complete.
-    kinds : tuple of FastestOfKind
-        The fastest setting of each kind of layout, fastest first; empty before the search is complete.
-    """
-
-    base: Scenario
-    choices: Choices
-    sequences: int
-    best: tuple[PlayedSetting, ...]
-    played: tuple[PlayedSetting, ...]
-    considered: int
-    refused: InfeasibleCounts
+    base: Scenario  # keys shared by every setting
+    choices: Choices  # searched values for each dimension
+    sequences: int  # global batch [sequences per step]
+    best: tuple[PlayedSetting, ...]  # the fastest settings that fit into memory, fastest first
+    played: tuple[PlayedSetting, ...]  # simulated settings
+    considered: int  # number of settings in the search space, infeasible settings included
+    refused: InfeasibleCounts  # number of infeasible settings, by reason
+    # Number of settings that do not fit into memory. Memory is checked only if the bound is low enough to matter.
     do_not_fit: int
+    # Number of settings pruned because their bound exceeds the slowest of the best; 0 before the search is complete.
     slower: int
+    # Number of settings that the search has not decided yet, including running simulations; 0 if it is complete.
     pending: int
-    left: int
+    left: int  # number of the `pending` settings that may still be among the best, judged by their lower bounds so far
+    # Number of places in `best`, from the first, that no pending setting can take: every bound of a pending setting is
+    # above their times. The length of `best` if the search is complete.
     certain: int
-    failed: dict[str, int]
-    ended: bool
+    failed: dict[str, int]  # number of settings that ended in an error, by message
+    ended: bool  # whether the search is complete
+    # The fastest setting of each kind of layout, fastest first; empty before the search is complete.
     kinds: tuple[FastestOfKind, ...] = ()
 
     def frame(self) -> pd.DataFrame:

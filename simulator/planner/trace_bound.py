@@ -32,19 +32,12 @@ from simulator.step.streams import dimension_of
 
 @dataclass(frozen=True, slots=True)
 class PassBound:
-    """Lower bounds on a pass's times, alone on the rank.
+    """Lower bounds on a pass's times, alone on the rank."""
 
-    Attributes
-    ----------
-    whole, sent : float
-        Time until the rank's next pass can begin, and until the send to the next stage can begin [s].
-    kernels : tuple of (float, float)
-        Each kernel's duration alone, and beside a collective [s].
-    """
-
+    # `whole`, `sent`: Time until the rank's next pass can begin, and until the send to the next stage can begin [s].
     whole: float
     sent: float
-    kernels: tuple[tuple[float, float], ...]
+    kernels: tuple[tuple[float, float], ...]  # each kernel's duration alone, and beside a collective [s]
     streams: Mapping[str, float]  # total duration of collectives on each data-parallel stream [s]
     # Time from the pass's beginning to the end of its collectives on each stream [s]. Collectives that may begin before
     # the pass do not count.

@@ -29,24 +29,18 @@ UNMODELLED: Final = 512 * 2**20
 class MemoryMargin:
     """Memory of the process on the GPU with the least free memory, compared with the GPU's memory.
 
-    Attributes
-    ----------
-    reserved, capacity : int
-        Peak of reserved bytes, and bytes of the GPU [B].
-    allocated : int
-        Peak of allocated bytes; 0 if unknown [B].
-    context, nccl : int
-        CUDA context and NCCL buffers of the process; 0 if unknown [B].
-
     Examples
     --------
     >>> MemoryMargin(13 * 2**30, 24 * 2**30).text, MemoryMargin(24 * 2**30, 24 * 2**30, context=2**30).text
     ('reserved memory 13 GiB, 11 GiB free', 'reserved memory 24 GiB, process 25 GiB, 1 GiB missing')
     """
 
+    # `reserved`, `capacity`: Peak of reserved bytes, and bytes of the GPU [B].
     reserved: int
     capacity: int
+    # Peak of allocated bytes; 0 if unknown [B].
     allocated: int = 0
+    # `context`, `nccl`: CUDA context and NCCL buffers of the process; 0 if unknown [B].
     context: int = 0
     nccl: int = 0
 

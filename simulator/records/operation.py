@@ -116,15 +116,10 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class ElementSizes:
-    """Bytes that an array element takes on the wire.
+    """Bytes that an array element takes on the wire."""
 
-    Attributes
-    ----------
-    copied, reduced : int
-        Bytes on the wire for an element that the receiver copies (as many as in memory), and for an element that the
-        receiver adds: partial sums may be wider [B].
-    """
-
+    # `copied`, `reduced`: Bytes on the wire for an element that the receiver copies (as many as in memory), and for an
+    # element that the receiver adds: partial sums may be wider [B].
     copied: int
     reduced: int
 

@@ -17,33 +17,19 @@ from simulator.records.transfers import Transfers
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A rank's operation with times: from the start on the stream to the end.
+    """A rank's operation with times: from the start on the stream to the end."""
 
-    Attributes
-    ----------
-    rank : int
-        The rank.
-    stream, name, kind : str
-        As in the operation; the kind of a collective is its operation.
-    start, end : float
-        Times [s].
-    nbytes : float
-        HBM traffic of a kernel, or bytes of the whole array of a collective [B].
-    flops : float
-        Operations of a kernel [FLOP].
-    closed_form : bool
-        True for a collective that took no link, because a closed form gave its duration.
-    """
-
-    rank: int
+    rank: int  # the rank
+    # `stream`, `name`, `kind`: As in the operation; the kind of a collective is its operation.
     stream: str
     name: str
     kind: str
+    # `start`, `end`: Times [s].
     start: float
     end: float
-    nbytes: float = 0.0
-    flops: float = 0.0
-    closed_form: bool = False
+    nbytes: float = 0.0  # HBM traffic of a kernel, or bytes of the whole array of a collective [B]
+    flops: float = 0.0  # operations of a kernel [FLOP]
+    closed_form: bool = False  # True for a collective that took no link, because a closed form gave its duration
 
 
 class RouteLinks(Sequence[tuple[int, ...]]):
@@ -99,34 +85,17 @@ class RouteLinks(Sequence[tuple[int, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class TransferLog:
-    """A collective's transfers with times: columns with a row per transfer.
+    """A collective's transfers with times: columns with a row per transfer."""
 
-    Attributes
-    ----------
-    collective : str
-        Name of the operation.
-    transfers : Transfers
-        Sender, receiver and chunks.
-    nbytes : float array
-        Bytes on the wire [B].
-    enter, end : float array
-        When the bytes begin to flow, and when the last has arrived [s].
-    route_of : int array
-        Row of `routes`.
-    routes : RouteLinks
-        Links of each route.
-    vertices : tuple of str
-        Vertex of each participant.
-    """
-
-    collective: str
-    transfers: Transfers
-    nbytes: Floats
+    collective: str  # name of the operation
+    transfers: Transfers  # sender, receiver and chunks
+    nbytes: Floats  # bytes on the wire [B]
+    # `enter`, `end`: When the bytes begin to flow, and when the last has arrived [s].
     enter: Floats
     end: Floats
-    route_of: npt.NDArray[np.int32]
-    routes: RouteLinks
-    vertices: tuple[str, ...]
+    route_of: npt.NDArray[np.int32]  # row of `routes`
+    routes: RouteLinks  # links of each route
+    vertices: tuple[str, ...]  # vertex of each participant
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -134,21 +103,11 @@ class TransferLog:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """A collective's transfer count and bytes, known without a log.
+    """A collective's transfer count and bytes, known without a log."""
 
-    Attributes
-    ----------
-    collective : str
-        Name of the operation.
-    transfers : int
-        Number of transfers.
-    nbytes : float
-        Bytes on the wire, each transfer counted once [B].
-    """
-
-    collective: str
-    transfers: int
-    nbytes: float
+    collective: str  # name of the operation
+    transfers: int  # number of transfers
+    nbytes: float  # bytes on the wire, each transfer counted once [B]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,59 +122,33 @@ class MemorySample:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorEvent:
-    """A GPU memory allocator's logged action.
+    """A GPU memory allocator's logged action."""
 
-    Attributes
-    ----------
-    time : float
-        Time [s].
-    action : str
-        "alloc", "free", "oom" (an allocation that did not fit), "segment_alloc", "segment_free"; with expandable
-        segments also "segment_map", "segment_unmap".
-    address : int
-        Address of the first byte; for "oom", bytes left on the device [B].
-    size : int
-        Size as requested for alloc, free and oom; otherwise the size of the segment or pages [B].
-    label : str
-        Name of the allocation; for segments their pool, "small" or "large".
-    stream : int
-        Stream of the pool.
-    category : str
-        Purpose of the bytes: "parameters", "activations", ...
-    block_size : int
-        Size of the allocated block, rounding included [B]; 0 if there is none.
-    """
-
-    time: float
+    time: float  # time [s]
+    # "alloc", "free", "oom" (an allocation that did not fit), "segment_alloc", "segment_free"; with expandable segments
+    # also "segment_map", "segment_unmap".
     action: str
+    # Address of the first byte; for "oom", bytes left on the device [B].
     address: int
+    # Size as requested for alloc, free and oom; otherwise the size of the segment or pages [B].
     size: int
+    # Name of the allocation; for segments their pool, "small" or "large".
     label: str = ""
-    stream: int = 0
+    stream: int = 0  # stream of the pool
+    # Purpose of the bytes: "parameters", "activations", ...
     category: str = ""
+    # Size of the allocated block, rounding included [B]; 0 if there is none.
     block_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """Traffic on a directed link of the cluster during a simulation.
+    """Traffic on a directed link of the cluster during a simulation."""
 
-    Attributes
-    ----------
-    name : str
-        'src->dst'.
-    bandwidth : float
-        Bandwidth [B/s].
-    nbytes : float
-        Bytes carried [B].
-    busy : float
-        Time with at least one flow on the link [s].
-    """
-
-    name: str
-    bandwidth: float
-    nbytes: float
-    busy: float
+    name: str  # 'src->dst'
+    bandwidth: float  # bandwidth [B/s]
+    nbytes: float  # bytes carried [B]
+    busy: float  # time with at least one flow on the link [s]
 
 
 @dataclass(frozen=True, slots=True)

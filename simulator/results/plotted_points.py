@@ -31,14 +31,9 @@ _MOST: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class PlottedPoints:
-    """Points that get pictures of their own.
+    """Points that get pictures of their own."""
 
-    Attributes
-    ----------
-    names : mapping of a point's place to a suffix
-        Suffix in the names of the point's picture files; empty if nothing is compared.
-    """
-
+    # Suffix in the names of the point's picture files; empty if nothing is compared.
     names: Mapping[int, str]
     named: bool  # whether the scenario names the points
     left_out: str  # a sentence about points without pictures; empty if every point has pictures

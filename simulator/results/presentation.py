@@ -13,12 +13,7 @@ from simulator.report.views.timeline_pairs import TimelinePairs
 
 @dataclass(frozen=True, slots=True)
 class Presentation:
-    """An answer for readers.
-
-    Attributes
-    ----------
-    pictures : sequence of Picture
-    """
+    """An answer for readers."""
 
     question: str  # first comment of the file; empty without a comment
     subject: str  # scenario and length of the run, or the jobs

@@ -41,20 +41,11 @@ _ROUNDING: Final = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """Points from a run's report, and the data of the run's scenario.
+    """Points from a run's report, and the data of the run's scenario."""
 
-    Attributes
-    ----------
-    folder : Path
-        Directory with the report.
-    outcomes : tuple of PointOutcome
-        Outcome of each point.
-    scenario : mapping or None
-        Keys in scenario.yaml; None for a report given by file name, without a scenario beside the report.
-    """
-
-    folder: Path
-    outcomes: tuple[PointOutcome, ...]
+    folder: Path  # directory with the report
+    outcomes: tuple[PointOutcome, ...]  # outcome of each point
+    # Keys in scenario.yaml; None for a report given by file name, without a scenario beside the report.
     scenario: Mapping[str, Any] | None = None
 
 
@@ -92,43 +83,25 @@ class ValueChange:
 
 @dataclass(frozen=True, slots=True)
 class CommonPoint:
-    """A point that both runs have.
+    """A point that both runs have."""
 
-    Attributes
-    ----------
-    settings : mapping
-        Every key that either run varies.
-    places : tuple of int
-        Number of the point in each run.
-    changes : tuple of ValueChange
-        Figures that differ: main measures, then other figures, each with the largest relative change first; derived
-        figures are last.
-    reports : tuple of two mappings
-        The point's report in each run; None if the point failed.
-    """
-
-    settings: Mapping[str, Any]
-    places: tuple[int, int]
+    settings: Mapping[str, Any]  # every key that either run varies
+    places: tuple[int, int]  # number of the point in each run
+    # Figures that differ: main measures, then other figures, each with the largest relative change first; derived
+    # figures are last.
     changes: tuple[ValueChange, ...]
+    # The point's report in each run; None if the point failed.
     reports: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class RunDifferences:
-    """Differences between two runs.
+    """Differences between two runs."""
 
-    Attributes
-    ----------
-    keys : tuple of ValueChange, or None
-        Scenario keys that differ; None if a run has no scenario.
-    common : tuple of CommonPoint
-        Common points, in the first run's order.
-    only : tuple of two tuples of mapping
-        Settings of the points that are only in the first run, and only in the second run.
-    """
-
+    # Scenario keys that differ; None if a run has no scenario.
     keys: tuple[ValueChange, ...] | None
-    common: tuple[CommonPoint, ...]
+    common: tuple[CommonPoint, ...]  # common points, in the first run's order
+    # Settings of the points that are only in the first run, and only in the second run.
     only: tuple[tuple[Mapping[str, Any], ...], tuple[Mapping[str, Any], ...]]
 
     @property

@@ -35,23 +35,15 @@ _PADDED: Final = ("time", "speed", "useful_speed", "memory")
 
 @dataclass(frozen=True, slots=True)
 class SmallTable:
-    """A table of texts that answers the scenario's question at a glance.
-
-    Attributes
-    ----------
-    rows : tuple of (str, tuple of str)
-        A heading, and a cell for each column.
-    points : tuple of tuple of (int or None)
-        Point that each cell describes; None if a cell describes several points.
-    best : frozenset of (int, int)
-        Row and column of each cell that is best, or tied with the best, among the cells that it competes with.
-    """
+    """A table of texts that answers the scenario's question at a glance."""
 
     title: str  # meaning of the cells
     corner: str  # heading of the first column
     columns: tuple[str, ...]  # headings of the other columns
-    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]  # A heading, and a cell for each column
+    # Point that each cell describes; None if a cell describes several points.
     points: tuple[tuple[int | None, ...], ...]
+    # Row and column of each cell that is best, or tied with the best, among the cells that it competes with.
     best: frozenset[tuple[int, int]] = frozenset()
     rivals: str = ""  # points with which a cell competes, if the table has points that do not compete with each other
 

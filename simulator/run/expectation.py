@@ -55,89 +55,54 @@ _TRIALS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A cause with its simulated step time.
+    """A cause with its simulated step time."""
 
-    Attributes
-    ----------
-    cause : str
-        The cause in words: "transfers take 2.3 times as long".
-    step_time : float
-        Simulated step time with this cause [s].
-    share : float
-        Part of the gap between predicted and measured time that the cause explains; 1: all.
-    key : str
-        What to write in the scenario to simulate the cause; empty without a key.
-    likely : bool
-        False for a cause with a size beyond a factor of 3, or with a step time far beyond the measured one.
-    usual : bool
-        True for slow transfers on a machine whose collectives were not measured.
-    """
-
+    # The cause in words: "transfers take 2.3 times as long".
     cause: str
-    step_time: float
+    step_time: float  # simulated step time with this cause [s]
+    # Part of the gap between predicted and measured time that the cause explains; 1: all.
     share: float
+    # What to write in the scenario to simulate the cause; empty without a key.
     key: str = ""
+    # False for a cause with a size beyond a factor of 3, or with a step time far beyond the measured one.
     likely: bool = True
-    usual: bool = False
+    usual: bool = False  # True for slow transfers on a machine whose collectives were not measured
 
 
 @dataclass(frozen=True, slots=True)
 class FittingSetting:
-    """A change after which a step that does not fit into memory fits, with its simulated time.
+    """A change after which a step that does not fit into memory fits, with its simulated time."""
 
-    Attributes
-    ----------
-    key : str
-        What to write in the scenario: "activation_checkpointing: full".
-    step_time : float
-        Simulated step time [s].
-    low, high : float
-        Ends of its 80 % interval [s].
-    margin : MemoryMargin
-        Reserved and free memory.
-    """
-
+    # What to write in the scenario: "activation_checkpointing: full".
     key: str
-    step_time: float
+    step_time: float  # simulated step time [s]
+    # `low`, `high`: Ends of its 80 % interval [s].
     low: float
     high: float
-    margin: MemoryMargin
+    margin: MemoryMargin  # reserved and free memory
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A measured step time beside its prediction.
+    """A measured step time beside its prediction."""
 
-    Attributes
-    ----------
-    measured, predicted : float
-        Step times [s].
-    low, high : float
-        Ends of the prediction's 80 % interval [s].
-    work : float
-        Tokens or samples per step.
-    unit : str
-        Unit of work: "token" or "sample".
-    explanations : tuple of Explanation
-        Causes that change the step time towards the measured one: likely causes first, share closest to 1 first;
-        empty with `fitting`.
-    margin : MemoryMargin
-        Memory of the step as described.
-    fitting : tuple of FittingSetting
-        Settings with which the step fits, if it does not fit as described; the mildest first.
-    needed_flops, peak_flops : float
-        FLOP/s that the measured step needs at least on each GPU, and a GPU's dense peak in the matmuls' dtype.
-    """
-
+    # `measured`, `predicted`: Step times [s].
     measured: float
     predicted: float
+    # `low`, `high`: Ends of the prediction's 80 % interval [s].
     low: float
     high: float
-    work: float
+    work: float  # tokens or samples per step
+    # Unit of work: "token" or "sample".
     unit: str
+    # Causes that change the step time towards the measured one: likely causes first, share closest to 1 first; empty
+    # with `fitting`.
     explanations: tuple[Explanation, ...]
-    margin: MemoryMargin
+    margin: MemoryMargin  # memory of the step as described
+    # Settings with which the step fits, if it does not fit as described; the mildest first.
     fitting: tuple[FittingSetting, ...] = ()
+    # `needed_flops`, `peak_flops`: FLOP/s that the measured step needs at least on each GPU, and a GPU's dense peak in
+    # the matmuls' dtype.
     needed_flops: float = 0.0
     peak_flops: float = math.inf
 

@@ -18,17 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
-    """A simulated point.
-
-    Attributes
-    ----------
-    parameters : mapping of PyTorch's name to array, or None
-        Parameters after a real training's last step, gathered over all ranks, in the dtype in which they are updated.
-    """
+    """A simulated point."""
 
     plan: Plan | StepPlan  # plan of the collective, or of the training step
     timeline: Timeline  # what happened and when
     report: CollectiveReport | TrainingReport  # numbers computed from the timeline
     # Result of each participant, concatenated if tensors are sent in several messages; None without payload
     results: tuple[Array, ...] | None = None
+    # Parameters after a real training's last step, gathered over all ranks, in the dtype in which they are updated.
     parameters: Mapping[str, Array] | None = None

@@ -42,14 +42,9 @@ _BROKEN: Final = (EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """An array in a file; only the header has been read.
+    """An array in a file; only the header has been read."""
 
-    Attributes
-    ----------
-    shape, dtype
-        As stated in the header.
-    """
-
+    # `shape`, `dtype`: As stated in the header.
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool  # whether the first index varies fastest

@@ -100,20 +100,14 @@ COMPARED: Final = tuple(name for name in RunOfDays.model_fields if name not in (
 
 @dataclass(frozen=True, slots=True)
 class DaysFile:
-    """A question about days with failures, as a file says it.
-
-    Attributes
-    ----------
-    values : tuple of (str, value)
-        Its values, as written and as read.
-    """
+    """A question about days with failures, as a file says it."""
 
     source: str  # name of the file
     question: str  # first comment of the file
     scenario: Scenario  # the training
     run: RunOfDays  # length, failures and saves
     along: str | None = None  # key that is compared; None if none is
-    values: tuple[tuple[str, Any], ...] = ()
+    values: tuple[tuple[str, Any], ...] = ()  # its values, as written and as read
 
 
 def is_days_file(data: Any) -> bool:

@@ -180,18 +180,12 @@ class JobSetting:
 
 @dataclass(frozen=True, slots=True)
 class JobsFile:
-    """Several jobs on one cluster.
-
-    Attributes
-    ----------
-    engine : {"auto", "events", "compiled"}
-        The requested engine.
-    """
+    """Several jobs on one cluster."""
 
     source: str  # name of the file
     question: str  # first comment of the file
     jobs: tuple[JobSetting, ...]  # the jobs, in the file's order
-    engine: Engine
+    engine: Engine  # the requested engine
     # Links, ranks and nodes of the shared cluster that slow down or fail; ranks are numbered job by job
     events: tuple[EventSpec, ...] = ()
 

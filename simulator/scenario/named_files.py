@@ -31,15 +31,9 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class NamedFiles:
-    """Finds a scenario's files; topology files with equal content are read once.
+    """Finds a scenario's files; topology files with equal content are read once."""
 
-    Attributes
-    ----------
-    read : dict of digest to _Topology
-        Names in a topology file, by the content's digest.
-    """
-
-    read: dict[str, _Topology] = field(default_factory=dict)
+    read: dict[str, _Topology] = field(default_factory=dict)  # names in a topology file, by the content's digest
 
     def of(self, scenario: Scenario) -> tuple[NamedFile, ...]:
         """Return every file that a scenario names, including shipped files, in an order determined by the scenario.

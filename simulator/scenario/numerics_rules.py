@@ -69,20 +69,12 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class LearningFiles:
-    """Readers for the files named in `training.learning`; each file is read once for every point of a sweep.
+    """Readers for the files named in `training.learning`; each file is read once for every point of a sweep."""
 
-    Attributes
-    ----------
-    tokens : function (path or numbers)
-        Returns the number of tokens, and the largest token.
-    initial : function (path, shapes)
-        Returns None; raises ScenarioError unless the file holds parameters with exactly these names and shapes.
-    batches : function (path, shape, vocabulary)
-        Returns None; raises ScenarioError unless the file holds batches for enough steps.
-    """
-
-    tokens: Callable[[str | tuple[int, ...]], tuple[int, int]]
+    tokens: Callable[[str | tuple[int, ...]], tuple[int, int]]  # returns the number of tokens, and the largest token
+    # Returns None; raises ScenarioError unless the file holds parameters with exactly these names and shapes.
     initial: Callable[[str, Shapes], None]
+    # Returns None; raises ScenarioError unless the file holds batches for enough steps.
     batches: Callable[[str, tuple[int, int, int], int], None]
 
 

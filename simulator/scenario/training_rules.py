@@ -49,15 +49,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainingFiles:
-    """Readers for the files named in `training`; each file is read once for every point of a sweep.
+    """Readers for the files named in `training`; each file is read once for every point of a sweep."""
 
-    Attributes
-    ----------
-    model : function (model, seq_len) -> Model
-        Reader for the model.
-    """
-
-    model: Callable[[Any, int], Model]
+    model: Callable[[Any, int], Model]  # reader for the model
     learning: numerics_rules.LearningFiles  # readers for the files named in `training.learning`
 
 

@@ -35,18 +35,11 @@ _KeyValue = tuple[Key, str]
 
 @dataclass(slots=True)
 class UnusedKeys:
-    """Collects, over a scenario's points, the keys with and without effect.
+    """Collects, over a scenario's points, the keys with and without effect."""
 
-    Attributes
-    ----------
-    reasons : dict of (key, value) to str
-        Values set by some point without effect, with the reason.
-    effective : set of (key, value)
-        Values set by some point with effect.
-    """
-
+    # Values set by some point without effect, with the reason.
     reasons: dict[_KeyValue, str] = field(default_factory=dict)
-    effective: set[_KeyValue] = field(default_factory=set)
+    effective: set[_KeyValue] = field(default_factory=set)  # values set by some point with effect
 
     def add_point(self, shape: Scenario, facts: TopologyFacts | None, base: Path) -> None:
         """Add a point's set keys, sorted into those with and without effect.

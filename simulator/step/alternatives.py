@@ -26,16 +26,11 @@ _LESS: Final = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class StepChange:
-    """A changed setting of a training step, tried if the step does not fit into memory.
-
-    Attributes
-    ----------
-    made : function (step) -> TrainingStep or None
-        Return the changed step; None if the change does not apply.
-    """
+    """A changed setting of a training step, tried if the step does not fit into memory."""
 
     kind: str  # changed key; changes of one key are never combined
     text: str  # the change in a scenario's notation, without the number of micro-batches
+    # Return the changed step; None if the change does not apply.
     made: Callable[[TrainingStep], TrainingStep | None]
 
 

@@ -36,18 +36,13 @@ _ALONE: Final = ("rough", "at_once")
 
 @dataclass
 class Communicator:
-    """Plans the collectives of a training step over a cluster's ranks, with algorithms and closed forms.
-
-    Attributes
-    ----------
-    mode : {"auto", "played", "closed_form", "rough", "at_once"}
-        "played": simulate every transfer. "closed_form": use closed forms. "auto": closed forms if nothing else is on
-        their links. "rough": a single rank without schedules, with times accurate enough to find the memory. "at_once":
-        a single rank with no times, for which the cluster may lack the other ranks.
-    """
+    """Plans the collectives of a training step over a cluster's ranks, with algorithms and closed forms."""
 
     cluster: Cluster
     groups: Groups
+    # "played": simulate every transfer. "closed_form": use closed forms. "auto": closed forms if nothing else is on
+    # their links. "rough": a single rank without schedules, with times accurate enough to find the memory. "at_once": a
+    # single rank with no times, for which the cluster may lack the other ranks.
     mode: Mode
     steady: bool  # whether every rank reaches a collective at the same time: no stragglers, no jitter
     offloads: bool = False  # whether ranks also copy to their hosts

@@ -50,25 +50,14 @@ _FILLED: Final = 0.9
 
 @dataclass(frozen=True)
 class Decoder:
-    """An inference engine on several GPUs that share the model by tensor parallelism.
-
-    Attributes
-    ----------
-    cluster : Cluster
-        GPUs of the engines; the first ranks are those of one engine.
-    tp : int
-        GPUs of an engine.
-    dtype : str
-        Dtype of weights, keys and values.
-    host : float
-        Time of the host between two steps [s].
-    """
+    """An inference engine on several GPUs that share the model by tensor parallelism."""
 
     model: Transformer
+    # GPUs of the engines; the first ranks are those of one engine.
     cluster: Cluster
-    tp: int = 1
-    dtype: str = "bfloat16"
-    host: float = HOST
+    tp: int = 1  # GPUs of an engine
+    dtype: str = "bfloat16"  # dtype of weights, keys and values
+    host: float = HOST  # time of the host between two steps [s]
 
     @cached_property
     def weights(self) -> float:
@@ -183,21 +172,11 @@ def expected_experts(experts: int, active: int, tokens: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The generation of a batch by one engine.
+    """The generation of a batch by one engine."""
 
-    Attributes
-    ----------
-    seconds : float
-        From the first prompt to the end of the longest answer [s].
-    tail : float
-        Time at the end in which at most a tenth of the answers are live [s].
-    most_live : int
-        Most answers at once.
-    """
-
-    seconds: float
-    tail: float
-    most_live: int
+    seconds: float  # from the first prompt to the end of the longest answer [s]
+    tail: float  # time at the end in which at most a tenth of the answers are live [s]
+    most_live: int  # most answers at once
 
 
 def generated(

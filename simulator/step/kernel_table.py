@@ -28,15 +28,7 @@ _BLOCKS: Final = {"M": "Mamba-2", "*": "attention", "-": "dense", "E": "expert"}
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """A row in the table of a micro-batch's kernels: kernel, duration, bytes and bottleneck.
-
-    Attributes
-    ----------
-    bound : {"arithmetic", "HBM", "launch", "merged"}
-        The largest of: the time lost with half of the SMs, the time lost with half of the HBM bandwidth, and the launch
-        overhead. "merged": a compiler has fused the kernel into a neighbour, and the framework has no constant for the
-        bytes that are left.
-    """
+    """A row in the table of a micro-batch's kernels: kernel, duration, bytes and bottleneck."""
 
     # "embedding", "head", "layer" or "dense layer", the last two with a window if layers have different windows. Of a
     # hybrid, the blocks of a layer, such as "Mamba-2 layer". Of a list of layers "first", "last" and "layer", with its
@@ -47,6 +39,9 @@ class KernelRow:
     kernel: Kernel
     seconds: float  # duration of a single kernel [s]
     nbytes: float  # least bytes read and written; of a merged kernel the share that is left after merging [B]
+    # The largest of: the time lost with half of the SMs, the time lost with half of the HBM bandwidth, and the launch
+    # overhead. "merged": a compiler has fused the kernel into a neighbour, and the framework has no constant for the
+    # bytes that are left.
     bound: Bound
 
 

@@ -25,29 +25,17 @@ _KINDS: Final = {Matmul: "matmul", Attention: "attention", Elementwise: "element
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """Cost of kernels run in sequence on a GPU.
+    """Cost of kernels run in sequence on a GPU."""
 
-    Attributes
-    ----------
-    alone, contended : float
-        Duration without collectives, and with a collective in flight all the time [s].
-    flops, nbytes : float
-        Operations [FLOP] and HBM traffic [B].
-    launches : int
-        Kernels issued by the host.
-    host : float
-        Time of the host to issue them [s].
-    parts : tuple of (str, float)
-        Kinds of kernels, each with its part of `alone` [s].
-    """
-
+    # `alone`, `contended`: Duration without collectives, and with a collective in flight all the time [s].
     alone: float
     contended: float
+    # `flops`, `nbytes`: Operations [FLOP] and HBM traffic [B].
     flops: float
     nbytes: float
-    launches: int = 0
-    parts: KernelParts = ()
-    host: float = 0.0
+    launches: int = 0  # kernels issued by the host
+    parts: KernelParts = ()  # kinds of kernels, each with its part of `alone` [s]
+    host: float = 0.0  # time of the host to issue them [s]
 
     def __add__(self, other: KernelCost) -> KernelCost:
         """Return the added costs for running both sets of kernels in sequence."""

@@ -142,21 +142,13 @@ def read_lengths(path: str) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A micro-batch of a rank, as it is computed.
+    """A micro-batch of a rank, as it is computed."""
 
-    Attributes
-    ----------
-    sequences, seq_len : int
-        Number of sequences, and tokens of each, padding included.
-    used : int
-        Tokens that are not padding.
-    documents : tuple of int
-        Tokens of each packed document, the longest first; empty if every sequence is one document.
-    """
-
+    # `sequences`, `seq_len`: Number of sequences, and tokens of each, padding included.
     sequences: int
     seq_len: int
-    used: int = field(compare=False)
+    used: int = field(compare=False)  # tokens that are not padding
+    # Tokens of each packed document, the longest first; empty if every sequence is one document.
     documents: tuple[int, ...] = ()
 
     @property

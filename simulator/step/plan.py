@@ -51,26 +51,20 @@ _HOST_SHOWS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A training step's program, ready for simulation, with totals over the step.
-
-    Attributes
-    ----------
-    model_flops, hardware_flops : float
-        FLOP per step, of every rank, without and with recompute [FLOP].
-    closed_forms, played : int
-        Numbers of collectives with a closed form, and of simulated collectives.
-    host_bytes, host_activation_bytes : int
-        Most model states and saved activations in host memory, per rank, and the saved activations among them [B].
-    """
+    """A training step's program, ready for simulation, with totals over the step."""
 
     program: Program
     step: TrainingStep
     strategy: Strategy
     tokens: int  # tokens per step, of every rank
+    # `model_flops`, `hardware_flops`: FLOP per step, of every rank, without and with recompute [FLOP].
     model_flops: float
     hardware_flops: float
+    # `closed_forms`, `played`: Numbers of collectives with a closed form, and of simulated collectives.
     closed_forms: int
     played: int
+    # `host_bytes`, `host_activation_bytes`: Most model states and saved activations in host memory, per rank, and the
+    # saved activations among them [B].
     host_bytes: int = 0
     host_activation_bytes: int = 0
     # Algorithms of each operation by its dimension: {"dp all_gather": "multi_ring"}

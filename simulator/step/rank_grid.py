@@ -33,14 +33,9 @@ ORDER: Final[tuple[Kind, ...]] = ("tp", "cp", "ep", "dp", "pp")
 
 @dataclass(frozen=True)
 class RankGrid:
-    """Ranks 0 to N - 1 as a grid with an axis for each kind of parallelism (tp, cp, dp, pp).
+    """Ranks 0 to N - 1 as a grid with an axis for each kind of parallelism (tp, cp, dp, pp)."""
 
-    Attributes
-    ----------
-    sizes : mapping of kind to int
-        Group size of each kind; 1 if omitted.
-    """
-
+    # Group size of each kind; 1 if omitted.
     sizes: Mapping[Kind, int]
     order: tuple[Kind, ...] = ORDER  # kinds, from the fastest varying with the rank's number to the slowest
     # Whether ranks at pipeline places r and p - 1 - r hold equal parts of the model, as under DualPipe

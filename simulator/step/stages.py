@@ -26,17 +26,12 @@ _DEFERRING_STRATEGIES: Final = ("ddp", "zero1")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A rank's units (embedding, layers, head) on a single pipeline stage.
-
-    Attributes
-    ----------
-    first, last : int
-        Micro-batches whose gradients come first and last; usually 0 and the last micro-batch.
-    """
+    """A rank's units (embedding, layers, head) on a single pipeline stage."""
 
     stage: int
     units: tuple[Unit, ...]
     accumulation: int  # micro-batches per step
+    # `first`, `last`: Micro-batches whose gradients come first and last; usually 0 and the last micro-batch.
     first: int
     last: int
 

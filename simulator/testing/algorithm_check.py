@@ -36,17 +36,10 @@ _LAWS: Final[dict[str, tuple[Law, tuple[int, ...]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmCheck(PartCheck):
-    """The result of `check_algorithm`.
+    """The result of `check_algorithm`."""
 
-    Attributes
-    ----------
-    world_sizes : tuple of int
-        Numbers of ranks of the check.
-    refused : mapping of int to str
-        Numbers of ranks that the algorithm refuses, with its reason.
-    """
-
-    world_sizes: tuple[int, ...] = ()
+    world_sizes: tuple[int, ...] = ()  # numbers of ranks of the check
+    # Numbers of ranks that the algorithm refuses, with its reason.
     refused: Mapping[int, str] = field(default_factory=dict)
 
     def lines(self) -> tuple[str, ...]:

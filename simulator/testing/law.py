@@ -20,23 +20,13 @@ def require(holds: bool, fault: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LawResult:
-    """The result of a law.
+    """The result of a law."""
 
-    Attributes
-    ----------
-    operation : str
-        Operation of a collective algorithm; empty for laws about the whole part.
-    law : str
-        Name of the law.
-    cases : int
-        Number of settings in which the law holds.
-    fault : str
-        First setting in which the law is broken, and how; empty if the law holds.
-    """
-
+    # Operation of a collective algorithm; empty for laws about the whole part.
     operation: str
-    law: str
-    cases: int
+    law: str  # name of the law
+    cases: int  # number of settings in which the law holds
+    # First setting in which the law is broken, and how; empty if the law holds.
     fault: str = ""
 
     @property
@@ -49,23 +39,13 @@ class LawResult:
 
 @dataclass(frozen=True, slots=True)
 class PartCheck:
-    """The result of a check such as `check_schedule`.
+    """The result of a check such as `check_schedule`."""
 
-    Attributes
-    ----------
-    name : str
-        Name, or path, of the part.
-    laws : str
-        Whose laws: "pipeline schedules".
-    results : tuple of LawResult
-        A result for each law.
-    tried : str
-        Settings of the check, in words; may be empty.
-    """
-
-    name: str
+    name: str  # name, or path, of the part
+    # Whose laws: "pipeline schedules".
     laws: str
-    results: tuple[LawResult, ...]
+    results: tuple[LawResult, ...]  # A result for each law
+    # Settings of the check, in words; may be empty.
     tried: str = ""
 
     @property

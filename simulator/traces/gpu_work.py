@@ -25,19 +25,13 @@ KERNELS: Final = (*ORDERED, OTHER)
 
 @dataclass(frozen=True, slots=True)
 class GpuWork:
-    """An operation of a GPU.
-
-    Attributes
-    ----------
-    start, end : int
-        From the begin of the step [ns].
-    shares : tuple of (str, float)
-        Kinds, in order, each with its share of the duration; a single kind for a real kernel.
-    """
+    """An operation of a GPU."""
 
     name: str  # name in its trace or simulation
+    # `start`, `end`: From the begin of the step [ns].
     start: int
     end: int
+    # Kinds, in order, each with its share of the duration; a single kind for a real kernel.
     shares: KernelParts
     communicates: bool = False  # True for collectives and for copies between GPUs
     nbytes: int | None = None  # bytes of a collective's whole array; None if unknown, and for other work

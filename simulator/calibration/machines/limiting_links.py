@@ -29,15 +29,9 @@ _BEST_INSIDE: Final = 0.7
 
 @dataclass(frozen=True, slots=True)
 class LimitingLinks:
-    """The links that limit a machine's collective: inside nodes or across nodes.
+    """The links that limit a machine's collective: inside nodes or across nodes."""
 
-    Attributes
-    ----------
-    limit : {"inside", "across"}
-        The cap to fit.
-    """
-
-    limit: Limit
+    limit: Limit  # the cap to fit
     fastest: float  # bandwidth of the fastest route bounded by this cap [B/s]
     time: float  # time for the largest array without any cap [s]
 

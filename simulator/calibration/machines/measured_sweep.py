@@ -29,17 +29,11 @@ _MOST_NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SweepTimes:
-    """Measured times of a collective operation on a machine, by array size.
-
-    Attributes
-    ----------
-    rows : tuple of (int, float)
-        Size of the whole array [B] and time [s], in order of size.
-    """
+    """Measured times of a collective operation on a machine, by array size."""
 
     operation: str  # measured operation
     world_size: int  # number of ranks
-    rows: tuple[tuple[int, float], ...]
+    rows: tuple[tuple[int, float], ...]  # size of the whole array [B] and time [s], in order of size
     nodes: int | None = None  # number of hosts; None if missing in the file
     dtype: str = "float32"  # data type of the elements
     gpu: str = ""  # name in the file; empty if missing

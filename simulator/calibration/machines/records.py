@@ -22,15 +22,10 @@ BEST_SHARE: Final = 0.92
 
 @dataclass(frozen=True, slots=True)
 class FitRow:
-    """A collective's measured and simulated time for a single array size.
-
-    Attributes
-    ----------
-    measured, simulated : float
-        Times [s].
-    """
+    """A collective's measured and simulated time for a single array size."""
 
     size: int  # size of the whole array [B]
+    # `measured`, `simulated`: Times [s].
     measured: float
     simulated: float
     played: bool = True  # whether the engine simulated this size; otherwise the time is the fit's prediction

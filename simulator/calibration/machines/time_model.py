@@ -43,29 +43,16 @@ def played(cluster: Cluster, operation: str, machine: MachineCollective, nbytes:
 
 @dataclass(slots=True)
 class TimeModel:
-    """Predicts the time of a collective at any size, with a rate cap on flows inside nodes or across nodes.
+    """Predicts the time of a collective at any size, with a rate cap on flows inside nodes or across nodes."""
 
-    Attributes
-    ----------
-    cluster : Cluster
-        The simulated machine.
-    operation, algorithm, dtype : str
-        The collective.
-    limit : {"inside", "across"}
-        The cap to vary.
-    fastest : float
-        Bandwidth of the fastest link bounded by the cap [B/s].
-    _tables : dict of number of pieces to (L, g)
-        Simulated results.
-    """
-
-    cluster: Cluster
+    cluster: Cluster  # the simulated machine
+    # `operation`, `algorithm`, `dtype`: The collective.
     operation: str
     algorithm: str
     dtype: str
-    limit: Limit
-    fastest: float
-    _tables: dict[int | None, tuple[float, Floats]] = field(default_factory=dict)
+    limit: Limit  # the cap to vary
+    fastest: float  # bandwidth of the fastest link bounded by the cap [B/s]
+    _tables: dict[int | None, tuple[float, Floats]] = field(default_factory=dict)  # simulated results
 
     def machine(self, cap: float, chunks: int | None = None) -> MachineCollective:
         """Return the algorithm's constants with this rate cap [B/s] and no other constant."""

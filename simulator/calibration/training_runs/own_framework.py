@@ -59,15 +59,11 @@ UNEXPLAINED: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class OwnFramework:
-    """A framework calibrated to measured runs.
-
-    Attributes
-    ----------
-    before, after : tuple of float
-        ln(measured / simulated) of each run's step time, with the shipped constants and with the fitted constants.
-    """
+    """A framework calibrated to measured runs."""
 
     framework: Framework  # the framework with the fitted constants
+    # `before`, `after`: ln(measured / simulated) of each run's step time, with the shipped constants and with the
+    # fitted constants.
     before: tuple[float, ...]
     after: tuple[float, ...]
     # The same errors, each run predicted by a calibration to the other runs; empty for a single run

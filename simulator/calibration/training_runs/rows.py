@@ -64,15 +64,10 @@ IMPLEMENTATIONS: Final[Mapping[str, Implementation | None]] = {"": None} | {
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A measured model's sizes, stated by the source.
-
-    Attributes
-    ----------
-    layers, hidden, heads, kv_heads, ffn, vocab : int
-        Sizes, named as in `simulator.model`.
-    """
+    """A measured model's sizes, stated by the source."""
 
     family: str  # "gpt", "llama", or a model in the catalog; then only `layers` counts
+    # `layers`, `hidden`, `heads`, `kv_heads`, `ffn`, `vocab`: Sizes, named as in `simulator.model`.
     layers: int
     hidden: int
     heads: int
@@ -95,20 +90,11 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """A measured training run.
-
-    Attributes
-    ----------
-    framework, model, gpu, topology : str
-        Catalog names: the constants for the simulation, and the nearest machine.
-    memory : {"allocated", "reserved", "reserved by rank 0"}
-        Meaning of `peak`: allocated or reserved bytes of the GPU with the most, or reserved bytes of the first rank.
-    optimizer_implementation : {"fused", "foreach", "for_loop"} or None
-        Implementation of the optimizer's update; None for the framework's default.
-    """
+    """A measured training run."""
 
     table: str  # source: "foundry", "torchtitan", "nanotron", ...; training_cut.csv explains its own sources
     line: int  # line in the source, or number of the row
+    # `framework`, `model`, `gpu`, `topology`: Catalog names: the constants for the simulation, and the nearest machine.
     framework: str
     model: str
     gpu: str
@@ -130,12 +116,14 @@ class MeasuredRow:
     attention: str = "flash"  # "standard", "flash", or "flash3" for kernels of generation 3
     buckets: bool = True  # whether gradients travel in buckets during the backward pass, or at once after it
     fused_loss: bool = False  # whether the loss is a single kernel, in contrast to the framework's default
+    # Implementation of the optimizer's update; None for the framework's default.
     optimizer_implementation: Implementation | None = None
     timed: bool = True  # whether a whole step was timed; otherwise the time is composed of profiled pieces
     shard_size: int | None = None  # ranks that share a copy of the sharded states; None: every data-parallel rank
     # Whether the simulated step holds what the run held; False if the run kept states on the host, or in dtypes that
     # the simulator does not have
     memory_simulated: bool = True
+    # Meaning of `peak`: allocated or reserved bytes of the GPU with the most, or reserved bytes of the first rank.
     memory: PrintedMemory = "allocated"
     assumed: tuple[str, ...] = ()  # columns not stated by the source
     # Keys of the training step, for runs with settings that no other column states, such as adapters

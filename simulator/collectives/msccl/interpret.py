@@ -48,22 +48,13 @@ class Value(NamedTuple):
 
 @dataclass(slots=True)
 class MscclMessage:
-    """A message of a program.
+    """A message of a program."""
 
-    Attributes
-    ----------
-    sender, receiver : int
-        Numbers of the sending and the receiving step.
-    chunks : list of int
-        Chunks of the array that it carries.
-    adds : set of int
-        Places in `chunks` whose values the receiver adds to its own.
-    """
-
+    # `sender`, `receiver`: Numbers of the sending and the receiving step.
     sender: int
     receiver: int
-    chunks: list[int] = field(default_factory=list)
-    adds: set[int] = field(default_factory=set)
+    chunks: list[int] = field(default_factory=list)  # chunks of the array that it carries
+    adds: set[int] = field(default_factory=set)  # places in `chunks` whose values the receiver adds to its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +74,13 @@ class NumberedStep:
 
 @dataclass(frozen=True, slots=True)
 class Interpretation:
-    """A program that has been carried out on symbols.
+    """A program that has been carried out on symbols."""
 
-    Attributes
-    ----------
-    steps : tuple of NumberedStep
-        Every step, by its number.
-    before : tuple of tuple of int
-        Steps of the same GPU that each step waits for: its predecessor in the block, and its dependency.
-    messages : tuple of MscclMessage
-    incoming, outgoing : mapping of int to int
-        Message that a step receives, and that it sends.
-    """
-
-    steps: tuple[NumberedStep, ...]
+    steps: tuple[NumberedStep, ...]  # every step, by its number
+    # Steps of the same GPU that each step waits for: its predecessor in the block, and its dependency.
     before: tuple[tuple[int, ...], ...]
     messages: tuple[MscclMessage, ...]
+    # `incoming`, `outgoing`: Message that a step receives, and that it sends.
     incoming: Mapping[int, int]
     outgoing: Mapping[int, int]
 

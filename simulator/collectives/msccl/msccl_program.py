@@ -39,48 +39,27 @@ OPERATIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MscclStep:
-    """A step of a thread block.
+    """A step of a thread block."""
 
-    Attributes
-    ----------
-    type : str
-        A name in TYPES.
-    source, destination : (str, int)
-        Buffer, and first chunk in the buffer.
-    count : int
-        Number of chunks.
-    awaits : (int, int) or None
-        Thread block of the same GPU, and its step, that must have ended.
-    line : int
-        Line in the file; 0 for a program that was not read from a file.
-    """
-
-    type: str
+    type: str  # A name in TYPES
+    # `source`, `destination`: Buffer, and first chunk in the buffer.
     source: tuple[str, int]
     destination: tuple[str, int]
-    count: int
-    awaits: tuple[int, int] | None = None
+    count: int  # number of chunks
+    awaits: tuple[int, int] | None = None  # thread block of the same GPU, and its step, that must have ended
+    # Line in the file; 0 for a program that was not read from a file.
     line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadBlock:
-    """A thread block, whose steps run in order.
+    """A thread block, whose steps run in order."""
 
-    Attributes
-    ----------
-    id : int
-        Number within the GPU.
-    to, source : int or None
-        GPUs to which the block sends, and from which it receives.
-    channel : int
-        Channel of both connections.
-    """
-
-    id: int
+    id: int  # number within the GPU
+    # `to`, `source`: GPUs to which the block sends, and from which it receives.
     to: int | None
     source: int | None
-    channel: int
+    channel: int  # channel of both connections
     steps: tuple[MscclStep, ...]
 
 
@@ -95,27 +74,13 @@ class MscclGpu:
 
 @dataclass(frozen=True, slots=True)
 class MscclProgram:
-    """An MSCCL program.
+    """An MSCCL program."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the algorithm.
-    operation : str
-        Operation of this package, such as "all_reduce".
-    chunks : int
-        Chunks of the whole array (nchunksperloop).
-    in_place : bool
-        Whether input and output share memory.
-    gpus : tuple of MscclGpu
-        In the order of their ids, which are the ranks.
-    """
-
-    name: str
-    operation: str
-    chunks: int
-    in_place: bool
-    gpus: tuple[MscclGpu, ...]
+    name: str  # name of the algorithm
+    operation: str  # operation of this package, such as "all_reduce"
+    chunks: int  # chunks of the whole array (nchunksperloop)
+    in_place: bool  # whether input and output share memory
+    gpus: tuple[MscclGpu, ...]  # in the order of their ids, which are the ranks
 
     @property
     def ranks(self) -> int:

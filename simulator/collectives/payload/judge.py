@@ -56,21 +56,12 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Comparison between a collective's results and the expected results.
+    """Comparison between a collective's results and the expected results."""
 
-    Attributes
-    ----------
-    wrong : int
-        Elements, over all ranks, that differ from the operation's definition, with sums rounded in the simulated order.
-    max_abs_error : float
-        Largest distance from the exact result.
-    overflowed : int
-        Elements whose exact result the dtype cannot hold.
-    """
-
+    # Elements, over all ranks, that differ from the operation's definition, with sums rounded in the simulated order.
     wrong: int
-    max_abs_error: float
-    overflowed: int
+    max_abs_error: float  # largest distance from the exact result
+    overflowed: int  # elements whose exact result the dtype cannot hold
 
 
 @dataclass(slots=True)

@@ -18,15 +18,9 @@ from simulator.engine.compiled.fields import FIELDS
 
 @dataclass(slots=True)
 class Columns:
-    """Named arrays collected piece by piece and concatenated once.
+    """Named arrays collected piece by piece and concatenated once."""
 
-    Attributes
-    ----------
-    pieces : dict of str to list
-        Pieces of each column.
-    """
-
-    pieces: dict[str, list[Any]] = field(default_factory=dict)
+    pieces: dict[str, list[Any]] = field(default_factory=dict)  # pieces of each column
 
     def add(self, **pieces: Any) -> None:
         """Append a piece to each given column."""

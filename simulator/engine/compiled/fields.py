@@ -126,24 +126,13 @@ class LengthsStruct(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Input of the compiled core: a program in flat arrays.
+    """Input of the compiled core: a program in flat arrays."""
 
-    Attributes
-    ----------
-    values : mapping of str to array or number
-        Values by field of problem.h.
-    out_begin : int array, shape (ranks,)
-        First entry of each rank among the operations of the results.
-    operations : int
-        Number of operations of all simulated ranks.
-    logged : int
-        Number of transfers whose times are logged.
-    """
-
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # values by field of problem.h
+    # First entry of each rank among the operations of the results; shape (ranks,).
     out_begin: Ints
-    operations: int
-    logged: int
+    operations: int  # number of operations of all simulated ranks
+    logged: int  # number of transfers whose times are logged
 
     @property
     def transfers(self) -> int:

@@ -48,23 +48,14 @@ _MAX_PASSES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A process group's collective as input to the colour refinement that searches for ranks with equal behaviour.
+    """A process group's collective as input to the colour refinement that searches for ranks with equal behaviour."""
 
-    Attributes
-    ----------
-    kind : int
-        Number of the operation; groups that carry out the same operation have the same kind.
-    op : Collective
-        The operation.
-    rows : Rows or None
-        None if the duration is given in closed form; the collective then has no routes.
-    routed : RoutedCollective or None
-        Routes of the transfers; None if the duration is given.
-    """
-
+    # Number of the operation; groups that carry out the same operation have the same kind.
     kind: int
-    op: Collective
+    op: Collective  # the operation
+    # None if the duration is given in closed form; the collective then has no routes.
     rows: Rows | None
+    # Routes of the transfers; None if the duration is given.
     routed: RoutedCollective | None
 
 

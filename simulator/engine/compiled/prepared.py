@@ -33,33 +33,17 @@ REDUCED_FROM: Final = 200_000
 
 @dataclass(frozen=True, eq=False)
 class CoreProgram:
-    """A program ready for the compiled core: routes and, if ranks behave alike, the quotient (one rank per class).
+    """A program ready for the compiled core: routes and, if ranks behave alike, the quotient (one rank per class)."""
 
-    Attributes
-    ----------
-    program : Program
-        The whole program.
-    cluster : Cluster
-        The cluster with links and GPUs.
-    jitter : Jitter
-        Noise on kernels and latencies.
-    routed : sequence of tuple of RoutedCollective or None
-        For each kind, the routes of the members of its first family; None if the duration is given.
-    capacity : float array, shape (links,)
-        Capacity of the fabric's links [B/s].
-    maker : SizedCollectiveMaker
-        Cache of rows, bytes and playables.
-    quotient : Quotient or None
-        None if every rank is simulated.
-    """
-
-    program: Program
-    cluster: Cluster
-    jitter: Jitter
+    program: Program  # the whole program
+    cluster: Cluster  # the cluster with links and GPUs
+    jitter: Jitter  # noise on kernels and latencies
+    # For each kind, the routes of the members of its first family; None if the duration is given.
     routed: Sequence[tuple[RoutedCollective | None, ...]]
+    # Capacity of the fabric's links [B/s]; shape (links,).
     capacity: Floats
-    maker: SizedCollectiveMaker
-    quotient: Quotient | None
+    maker: SizedCollectiveMaker  # cache of rows, bytes and playables
+    quotient: Quotient | None  # None if every rank is simulated
 
     @cached_property
     def lists(self) -> Lists:

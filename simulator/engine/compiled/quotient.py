@@ -34,39 +34,22 @@ from simulator.records.program import Program
 
 @dataclass(frozen=True, eq=False)
 class Representative:
-    """The reduced collective that represents a class of equally behaving collectives.
+    """The reduced collective that represents a class of equally behaving collectives."""
 
-    Attributes
-    ----------
-    playable : SizedCollective
-        The collective with one row for each class of rows.
-    of_class : int array, shape (reduced rows,)
-        Class of each row of `playable`.
-    """
-
-    playable: SizedCollective
+    playable: SizedCollective  # the collective with one row for each class of rows
+    # Class of each row of `playable`; shape (reduced rows,).
     of_class: Ints
 
 
 @dataclass(frozen=True, eq=False)
 class Quotient:
-    """The reduced program, and the map from ranks, collectives and transfers to the members that represent them.
+    """The reduced program, and the map from ranks, collectives and transfers to the members that represent them."""
 
-    Attributes
-    ----------
-    partition : Partition
-        Classes of all vertices.
-    collectives : sequence of Placed
-        Members of the first family of each kind, kind after kind.
-    first : int array, shape (kinds + 1,)
-        Number of the first member of each kind, then the number of all members.
-    capacity : float array, shape (links,)
-        Capacity of each link [B/s].
-    """
-
-    partition: Partition
-    collectives: Sequence[Placed]
+    partition: Partition  # classes of all vertices
+    collectives: Sequence[Placed]  # members of the first family of each kind, kind after kind
+    # Number of the first member of each kind, then the number of all members; shape (kinds + 1,).
     first: Ints
+    # Capacity of each link [B/s]; shape (links,).
     capacity: Floats
     _numbers: dict[int, Ints] = field(default_factory=dict)
     _ranks: dict[int, Ints] = field(default_factory=dict)

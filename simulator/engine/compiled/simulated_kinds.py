@@ -14,23 +14,13 @@ from simulator.records.operation import Collective
 
 @dataclass(frozen=True, eq=False)
 class SimulatedKind:
-    """The process groups simulated for a kind of collective, the same for every operation of this kind.
+    """The process groups simulated for a kind of collective, the same for every operation of this kind."""
 
-    Attributes
-    ----------
-    members : sequence of Collective
-        Simulated members of the kind's first family.
-    groups : sequence of tuple of int
-        Simulated ranks of each member, in participant order.
-    playables : sequence of SizedCollective or None
-        None if the duration is given.
-    which, place : int array, shape (ranks,)
-        For each simulated rank, the member in which it takes part, and its participant number there.
-    """
-
-    members: Sequence[Collective]
-    groups: Sequence[tuple[int, ...]]
-    playables: Sequence[SizedCollective | None]
+    members: Sequence[Collective]  # simulated members of the kind's first family
+    groups: Sequence[tuple[int, ...]]  # simulated ranks of each member, in participant order
+    playables: Sequence[SizedCollective | None]  # None if the duration is given
+    # `which`, `place`: For each simulated rank, the member in which it takes part, and its participant number there;
+    # shape (ranks,).
     which: Ints
     place: Ints
 

@@ -24,48 +24,26 @@ _ALL_WAIT: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SizedCollective:
-    """A process group's collective in the form needed by the compiled core: rows of its schedule, bytes and routes.
+    """A process group's collective in the form needed by the compiled core: rows of its schedule, bytes and routes."""
 
-    Attributes
-    ----------
-    rows : Rows
-        Transfers and their order.
-    route_of : int array, shape (rows,)
-        Route of each row; 0 for gates.
-    units : float array, shape (rows,) or (transfers,)
-        Bytes of each row if `steady`, otherwise of each transfer by the schedule's numbers, over their priority.
-    steady : bool
-        True if each row carries equal bytes in all repetitions.
-    routes : Routes
-        Links, latencies and rates.
-    in_order : bool
-        True if it may be computed without a clock while it meets no other collective.
-    lane : int
-        Playables of one lane never contend with each other.
-    detours : tuple of Routes
-        Links, latencies and rates around each set of avoided links.
-    """
-
-    rows: Rows
+    rows: Rows  # transfers and their order
+    # Route of each row; 0 for gates; shape (rows,).
     route_of: Ints
+    # Bytes of each row if `steady`, otherwise of each transfer by the schedule's numbers, over their priority; shape
+    # (rows,) or (transfers,).
     units: Floats
-    steady: bool
-    routes: Routes
-    in_order: bool
-    lane: int
-    detours: tuple[Routes, ...] = ()
+    steady: bool  # True if each row carries equal bytes in all repetitions
+    routes: Routes  # links, latencies and rates
+    in_order: bool  # True if it may be computed without a clock while it meets no other collective
+    lane: int  # playables of one lane never contend with each other
+    detours: tuple[Routes, ...] = ()  # links, latencies and rates around each set of avoided links
 
 
 @dataclass(slots=True)
 class SizedCollectiveMaker:
-    """Builds collectives for the compiled core; equal schedules share rows, equal traffic shares arrays of bytes.
+    """Builds collectives for the compiled core; equal schedules share rows, equal traffic shares arrays of bytes."""
 
-    Attributes
-    ----------
-    remember : callable (key, make, size) -> value
-        `Cluster.remember`, which caches across programs. The default calls `make` without caching.
-    """
-
+    # `Cluster.remember`, which caches across programs. The default calls `make` without caching.
     remember: Callable[[Hashable, Callable[[], Any], Callable[[Any], int]], Any] = lambda _, make, size: make()
     _made: dict[int, SizedCollective] = field(default_factory=dict)
     _rows: dict[int, Rows] = field(default_factory=dict)

@@ -34,21 +34,11 @@ _MOST_KEPT: Final = 2**24
 
 @dataclass(frozen=True, eq=False)
 class TimelineWriter:
-    """Builds the Timeline of a simulation from the program and the compiled core's times.
+    """Builds the Timeline of a simulation from the program and the compiled core's times."""
 
-    Attributes
-    ----------
-    prepared : CoreProgram
-        The program and what is simulated for it.
-    problem : Problem
-        Input of the core.
-    times : Times
-        Results of the core.
-    """
-
-    prepared: CoreProgram
-    problem: Problem
-    times: Times
+    prepared: CoreProgram  # the program and what is simulated for it
+    problem: Problem  # input of the core
+    times: Times  # results of the core
 
     def timeline(
         self, keep: Collection[int] | None, links: tuple[LinkUse, ...], *, limit_memory: bool, allocator: str | None

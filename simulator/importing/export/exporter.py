@@ -38,15 +38,10 @@ _IDLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationDifference:
-    """A part of a step that another program's configuration does not say.
-
-    Attributes
-    ----------
-    scenario, configuration : Any
-        Value in the scenario, and value that follows from the configuration.
-    """
+    """A part of a step that another program's configuration does not say."""
 
     part: str  # dotted key of `training`, or name of a part of the loaded model: "parallelism.schedule"
+    # `scenario`, `configuration`: Value in the scenario, and value that follows from the configuration.
     scenario: Any
     configuration: Any
 

@@ -45,27 +45,15 @@ Read = Callable[[SourceFile, MachineOptions, Notes, Machine | None], Machine]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MachineFormat:
-    """A format in which programs describe machines.
+    """A format in which programs describe machines."""
 
-    Attributes
-    ----------
-    name : str
-        Name in messages.
-    is_mine : function
-        Whether a file has this format, by its first characters and keys; reads nothing else.
-    read : function
-        The machine of a file; a companion gets the machine of the other file and returns it with what it adds.
-    uses : frozenset of str
-        Names of the options that the format reads.
-    companion : bool
-        Whether the file only adds to a file of another format.
-    """
-
-    name: str
+    name: str  # name in messages
+    # Whether a file has this format, by its first characters and keys; reads nothing else.
     is_mine: Callable[[SourceFile], bool]
+    # The machine of a file; a companion gets the machine of the other file and returns it with what it adds.
     read: Read
-    uses: frozenset[str]
-    companion: bool = False
+    uses: frozenset[str]  # names of the options that the format reads
+    companion: bool = False  # whether the file only adds to a file of another format
 
 
 FORMATS: Final = Catalog[MachineFormat]("simulator.importing.machines.formats", "FORMAT", MachineFormat, "format")

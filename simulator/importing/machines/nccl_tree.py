@@ -43,24 +43,14 @@ class NcclLeaf:
 
 @dataclass(slots=True)
 class NcclTree:
-    """The parts of a file: branches in document order; GPUs and network cards in the order of their numbers.
+    """The parts of a file: branches in document order; GPUs and network cards in the order of their numbers."""
 
-    Attributes
-    ----------
-    is_dump : bool
-        Whether the file has elements gpu or net.
-    switches : set of str
-        PCI addresses of NVSwitches.
-    others : list of Element
-        Devices that are neither a GPU nor a network card.
-    """
-
-    is_dump: bool
+    is_dump: bool  # whether the file has elements gpu or net
     branches: list[Branch] = field(default_factory=list)
     gpus: list[NcclLeaf] = field(default_factory=list)
     cards: list[NcclLeaf] = field(default_factory=list)
-    switches: set[str] = field(default_factory=set)
-    others: list[Element] = field(default_factory=list)
+    switches: set[str] = field(default_factory=set)  # PCI addresses of NVSwitches
+    others: list[Element] = field(default_factory=list)  # devices that are neither a GPU nor a network card
 
     def of_kind(self, kind: PlaceKind) -> list[Branch]:
         """Return the branches of a kind."""

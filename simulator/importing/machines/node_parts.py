@@ -62,22 +62,14 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """The parts of a node.
+    """The parts of a node."""
 
-    Attributes
-    ----------
-    places : tuple of Place
-        NUMA nodes and bridges; a place stands behind the place above.
-    gpus, cards : tuple of Device
-        GPUs and network cards, in their order.
-    links : Links
-        Fast links between GPUs.
-    """
-
+    # NUMA nodes and bridges; a place stands behind the place above.
     places: tuple[Place, ...]
+    # `gpus`, `cards`: GPUs and network cards, in their order.
     gpus: tuple[Device, ...]
     cards: tuple[Device, ...]
-    links: Links = field(default_factory=Links)
+    links: Links = field(default_factory=Links)  # fast links between GPUs
 
     def above(self, place: int) -> list[int]:
         """Return a place and the places above it, up to its NUMA node."""

@@ -22,30 +22,14 @@ from simulator.importing.settings import Setting
 
 @dataclass(frozen=True, slots=True)
 class NodeTemplate:
-    """The inside of a node.
+    """The inside of a node."""
 
-    Attributes
-    ----------
-    topology : str
-        Name of the topology with this node.
-    gpu : str or mapping
-        Key `gpu` of that topology.
-    collectives : mapping
-        Key `collectives` of that topology.
-    vertices : mapping of str to mapping
-        Attributes of each vertex, by its name in the node.
-    cables : mapping of (str, str) to mapping
-        Attributes of each directed link.
-    cards : mapping of str to float
-        Bandwidth of each network card to its switch [B/s].
-    """
-
-    topology: str
-    gpu: Any
-    collectives: Mapping[str, Any]
-    vertices: Mapping[str, Mapping[str, Any]]
-    cables: Mapping[tuple[str, str], Mapping[str, Any]]
-    cards: Mapping[str, float]
+    topology: str  # name of the topology with this node
+    gpu: Any  # key `gpu` of that topology
+    collectives: Mapping[str, Any]  # key `collectives` of that topology
+    vertices: Mapping[str, Mapping[str, Any]]  # attributes of each vertex, by its name in the node
+    cables: Mapping[tuple[str, str], Mapping[str, Any]]  # attributes of each directed link
+    cards: Mapping[str, float]  # bandwidth of each network card to its switch [B/s]
 
     @property
     def gpus(self) -> int:

@@ -51,27 +51,13 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class SlurmLayout:
-    """The layout of a cluster in a file of Slurm.
+    """The layout of a cluster in a file of Slurm."""
 
-    Attributes
-    ----------
-    switches : tuple of NamedSwitch
-        Switches of a tree.
-    blocks : tuple of NamedSwitch
-        Blocks of nodes.
-    rings : tuple of NamedSwitch
-        Nodes of each ring, in the ring's order.
-    toruses : tuple of Torus
-        Nodes of each torus.
-    networks : tuple of Network
-        Networks without a plan, of a file with cables.
-    """
-
-    switches: tuple[NamedSwitch, ...] = ()
-    blocks: tuple[NamedSwitch, ...] = ()
-    rings: tuple[NamedSwitch, ...] = ()
-    toruses: tuple[Torus, ...] = ()
-    networks: tuple[Network, ...] = ()
+    switches: tuple[NamedSwitch, ...] = ()  # switches of a tree
+    blocks: tuple[NamedSwitch, ...] = ()  # blocks of nodes
+    rings: tuple[NamedSwitch, ...] = ()  # nodes of each ring, in the ring's order
+    toruses: tuple[Torus, ...] = ()  # nodes of each torus
+    networks: tuple[Network, ...] = ()  # networks without a plan, of a file with cables
 
 
 def machine(layout: SlurmLayout, source: str, options: MachineOptions, notes: Notes) -> Machine:

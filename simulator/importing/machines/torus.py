@@ -28,21 +28,13 @@ def in_order(nodes: tuple[str, ...], dims: Coordinates, anchor: Coordinates = (0
 
 @dataclass(frozen=True, slots=True)
 class Torus:
-    """A torus of a cluster.
+    """A torus of a cluster."""
 
-    Attributes
-    ----------
-    name, place : str
-        Name, and place in the file.
-    dims : (int, int, int)
-        Number of nodes along x, y and z.
-    nodes : mapping of coordinates to str
-        Nodes by their coordinates; a place may have no node.
-    """
-
+    # `name`, `place`: Name, and place in the file.
     name: str
     place: str
-    dims: Coordinates
+    dims: Coordinates  # number of nodes along x, y and z
+    # Nodes by their coordinates; a place may have no node.
     nodes: Mapping[Coordinates, str]
 
     def neighbours(self) -> Iterator[tuple[str, str]]:

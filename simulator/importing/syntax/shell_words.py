@@ -24,14 +24,9 @@ _BLANKS: Final = " \t"
 
 @dataclass(frozen=True, slots=True)
 class WordPart:
-    """A piece of a word.
+    """A piece of a word."""
 
-    Attributes
-    ----------
-    kind : {"text", "variable", "opaque"}
-        Written text; a variable's name, with `default` for ${NAME:-default}; a piece that is not evaluated.
-    """
-
+    # Written text; a variable's name, with `default` for ${NAME:-default}; a piece that is not evaluated.
     kind: Literal["text", "variable", "opaque"]
     text: str
     quoted: bool = False

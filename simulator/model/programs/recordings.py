@@ -14,23 +14,13 @@ from simulator.model.operation import LossKernels, ProgramName
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording of a real module that tests compare with kernels of the package.
+    """A recording of a real module that tests compare with kernels of the package."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the file in tests/recordings.
-    part : {"layer", "head"}
-        Part of a model whose kernels the recording proves; of a head, those over its logits.
-    proves : str
-        Program of the layer, or implementation of the head's loss.
-    module, versions : str
-        Recorded module, and the packages from which it was recorded.
-    """
-
-    name: str
+    name: str  # name of the file in tests/recordings
+    # Part of a model whose kernels the recording proves; of a head, those over its logits.
     part: Literal["layer", "head"]
-    proves: ProgramName | LossKernels
+    proves: ProgramName | LossKernels  # program of the layer, or implementation of the head's loss
+    # `module`, `versions`: Recorded module, and the packages from which it was recorded.
     module: str
     versions: str
 

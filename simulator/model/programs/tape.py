@@ -156,20 +156,13 @@ def _done(gradients: Sequence[Array]) -> Sequence[Array | None]:
 
 @dataclass(eq=False, slots=True)
 class GraphNode:
-    """An operation in autograd's graph.
-
-    Attributes
-    ----------
-    edges : list of (GraphNode or GraphLeaf or None, int, shape, dtype)
-        What made each input (an operation with the number of its result, or a leaf), and the form of its gradient.
-    formula : callable
-        Autograd's formula, which holds the saved tensors until it has run.
-    """
+    """An operation in autograd's graph."""
 
     number: int
     part: LayerPart
+    # What made each input (an operation with the number of its result, or a leaf), and the form of its gradient.
     edges: list[tuple[GraphNode | GraphLeaf | None, int, Shape, str]]
-    formula: Formula
+    formula: Formula  # autograd's formula, which holds the saved tensors until it has run
     outputs: list[Array | None]  # gradients of the outputs, as far as they have arrived
 
 
@@ -203,14 +196,10 @@ class LayerPart:
 
 @dataclass(eq=False, slots=True)
 class Tape:
-    """The kernels of a module, part by part, and the bytes of its arrays [B].
+    """The kernels of a module, part by part, and the bytes of its arrays [B]."""
 
-    Attributes
-    ----------
-    live, most : int
-        Bytes of activations that are allocated, and the most since the pass began, inputs and parameters aside [B].
-    """
-
+    # `live`, `most`: Bytes of activations that are allocated, and the most since the pass began, inputs and parameters
+    # aside [B].
     live: int = 0
     most: int = 0
     parts: list[LayerPart] = field(default_factory=list)

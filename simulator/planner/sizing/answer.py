@@ -14,30 +14,15 @@ from simulator.records.memory_margin import MemoryMargin
 
 @dataclass(frozen=True, slots=True)
 class FitChange:
-    """One or two changes after which a training fits.
+    """One or two changes after which a training fits."""
 
-    Attributes
-    ----------
-    text : str
-        The changes in words: "full checkpointing and QLoRA of rank 16".
-    kinds : tuple of str
-        The settings that change.
-    keys : mapping of dotted key to value
-        What to write in the scenario.
-    margin : MemoryMargin
-        Reserved and free memory after the changes.
-    tokens_per_s_per_gpu : float
-        Speed after the changes.
-    speed : float
-        The same speed, relative to the training without the changes.
-    """
-
+    # The changes in words: "full checkpointing and QLoRA of rank 16".
     text: str
-    kinds: tuple[str, ...]
-    keys: Keys
-    margin: MemoryMargin
-    tokens_per_s_per_gpu: float
-    speed: float
+    kinds: tuple[str, ...]  # the settings that change
+    keys: Keys  # what to write in the scenario
+    margin: MemoryMargin  # reserved and free memory after the changes
+    tokens_per_s_per_gpu: float  # speed after the changes
+    speed: float  # the same speed, relative to the training without the changes
 
     @property
     def order(self) -> tuple[int, bool, float]:

@@ -28,21 +28,13 @@ _OPTIMIZERS: Final[tuple[tuple[str, Any], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class TrainingChange:
-    """A change to a training.
+    """A change to a training."""
 
-    Attributes
-    ----------
-    kind : str
-        The setting that changes; changes of one kind exclude each other.
-    text : str
-        The change in words: "full checkpointing".
-    keys : mapping of dotted key to value
-        What to write in the scenario.
-    """
-
+    # The setting that changes; changes of one kind exclude each other.
     kind: str
+    # The change in words: "full checkpointing".
     text: str
-    keys: Keys
+    keys: Keys  # what to write in the scenario
 
 
 def changes(question: FitQuestion) -> list[TrainingChange]:

@@ -28,33 +28,20 @@ Keys = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitQuestion:
-    """A training of a model on cards of one kind.
+    """A training of a model on cards of one kind."""
 
-    Attributes
-    ----------
-    model : str or mapping
-        Catalog name, path of a config.json, or its content.
-    gpu : str
-        Card: catalog name or path.
-    gpus : int
-        Number of cards.
-    method : {"full", "lora", "qlora"}
-        All parameters are trained, or adapters on a frozen model, or adapters on a model in 4-bit NF4.
-    rank : int or None
-        Rank of the adapters; None: `RANK`.
-    seq_len, micro_batch : int
-        Tokens of a sequence, and sequences of a micro-batch on each card.
-    optimizer, framework : str
-        As in a scenario.
-    """
-
-    model: str | Mapping[str, Any]
+    model: str | Mapping[str, Any]  # catalog name, path of a config.json, or its content
+    # Card: catalog name or path.
     gpu: str
-    gpus: int = 1
+    gpus: int = 1  # number of cards
+    # All parameters are trained, or adapters on a frozen model, or adapters on a model in 4-bit NF4.
     method: str = "full"
+    # Rank of the adapters; None: `RANK`.
     rank: int | None = None
+    # `seq_len`, `micro_batch`: Tokens of a sequence, and sequences of a micro-batch on each card.
     seq_len: int = 2048
     micro_batch: int = 1
+    # `optimizer`, `framework`: As in a scenario.
     optimizer: str = "adam"
     framework: str = "transformers"
 

@@ -50,19 +50,12 @@ class ScalingPoint:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A crossover: an algorithm overtakes another.
+    """A crossover: an algorithm overtakes another."""
 
-    Attributes
-    ----------
-    before, after : str
-        The faster algorithm below `at`, and above it.
-    along : {"world_size", "nbytes"}
-        Quantity that varies along the two lines.
-    """
-
+    # `before`, `after`: The faster algorithm below `at`, and above it.
     before: str
     after: str
-    along: Axis
+    along: Axis  # quantity that varies along the two lines
     fixed: int  # value of the other quantity, equal for both lines
     at: float  # place of the crossover: ranks, or [B]
     time: float  # time of both algorithms there [s]

@@ -26,32 +26,20 @@ HOLDS_UP: Final = 0.45
 
 @dataclass(frozen=True, slots=True)
 class LinkTraffic:
-    """Traffic of each link that carried anything.
+    """Traffic of each link that carried anything."""
 
-    Attributes
-    ----------
-    numbers : tuple of int
-        Link numbers, rising; row i of the arrays is link numbers[i].
-    names : tuple of str
-        'src->dst'.
-    bandwidths : float array, shape (links,)
-        [B/s]; NaN if the timeline does not name the link.
-    edges : float array, shape (bins + 1,)
-        Edges of the time bins [s].
-    rates : float array, shape (links, bins)
-        Mean rate in each bin [B/s].
-    nbytes : float array, shape (links,)
-        [B]
-    busy : float array, shape (links,)
-        Time with at least one flow on the link [s].
-    """
-
+    # Link numbers, rising; row i of the arrays is link numbers[i].
     numbers: tuple[int, ...]
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # 'src->dst'
+    # [B/s]; NaN if the timeline does not name the link; shape (links,).
     bandwidths: Floats
+    # Edges of the time bins [s]; shape (bins + 1,).
     edges: Floats
+    # Mean rate in each bin [B/s]; shape (links, bins).
     rates: Floats
+    # [B]; shape (links,).
     nbytes: Floats
+    # Time with at least one flow on the link [s]; shape (links,).
     busy: Floats
 
     def __len__(self) -> int:

@@ -21,14 +21,9 @@ _SIGN: Final = {"alloc": 1, "free": -1}
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """An allocation.
+    """An allocation."""
 
-    Attributes
-    ----------
-    name, category : str
-        Names given at allocation: "layer 3 activations 0", "activations".
-    """
-
+    # `name`, `category`: Names given at allocation: "layer 3 activations 0", "activations".
     name: str
     category: str
     nbytes: int  # size [B]
@@ -37,15 +32,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """An allocation, and the part of the allocator's log in which it exists.
-
-    Attributes
-    ----------
-    first, last : int
-        Number of the event that allocates it, and of the event that frees it; the number of events if none frees it.
-    """
+    """An allocation, and the part of the allocator's log in which it exists."""
 
     holder: Holder  # the allocation
+    # `first`, `last`: Number of the event that allocates it, and of the event that frees it; the number of events if
+    # none frees it.
     first: int
     last: int
     until: float  # time of the event that frees it [s]; the end of the timeline if none does

@@ -27,18 +27,12 @@ TABLE: Final = FOLDER / "network_errors.csv"
 
 @dataclass(frozen=True, slots=True)
 class NetworkError:
-    """Measured duration of a collective compared with a simulation that knows only its links.
+    """Measured duration of a collective compared with a simulation that knows only its links."""
 
-    Attributes
-    ----------
-    source, sweep : str
-        Source of the measurement, and the sweep it belongs to.
-    modelled : bool
-        Whether the library's model was simulated; False: the links' ratings.
-    """
-
+    # `source`, `sweep`: Source of the measurement, and the sweep it belongs to.
     source: str
     sweep: str
+    # Whether the library's model was simulated; False: the links' ratings.
     modelled: bool
     seconds: float  # simulated [s]
     error: float  # ln(measured / simulated)

@@ -23,20 +23,13 @@ _APART: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ParticipantTraffic:
-    """All transfers of a participant (rank, server or switch) in a single direction, sorted by start.
+    """All transfers of a participant (rank, server or switch) in a single direction, sorted by start."""
 
-    Attributes
-    ----------
-    direction : {"sends", "receives"}
-    start, end : float array, shape (transfers,)
-        Start of the flow, and arrival of the last byte [s].
-    names : tuple of str
-        Collective and peer of each transfer: 'all_reduce: to gpu1'.
-    """
-
-    direction: str
+    direction: str  # one of {"sends", "receives"}
+    # `start`, `end`: Start of the flow, and arrival of the last byte [s]; shape (transfers,).
     start: Floats
     end: Floats
+    # Collective and peer of each transfer: 'all_reduce: to gpu1'.
     names: tuple[str, ...]
 
     @property

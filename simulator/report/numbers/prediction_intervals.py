@@ -74,18 +74,13 @@ _SIXTEEN_BIT: Final = ("bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits by which training runs are judged similar.
+    """Traits by which training runs are judged similar."""
 
-    Attributes
-    ----------
-    framework, chip : str
-        "nanotron"; "h100".
-    eight_bit, cut, nodes, experts : bool
-        Matmuls use eight bits; the model is cut over ranks; several nodes take part; the model has experts.
-    """
-
+    # `framework`, `chip`: "nanotron"; "h100".
     framework: str
     chip: str
+    # `eight_bit`, `cut`, `nodes`, `experts`: Matmuls use eight bits; the model is cut over ranks; several nodes take
+    # part; the model has experts.
     eight_bit: bool
     cut: bool
     nodes: bool
@@ -94,20 +89,11 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class UnmeasuredNetwork:
-    """A step's share of communication over a network without a measured collective.
+    """A step's share of communication over a network without a measured collective."""
 
-    Attributes
-    ----------
-    exposed : float
-        Share of the step that is exposed communication.
-    seconds : float
-        Duration of the step's collectives, weighted by duration [s].
-    modelled : bool
-        Whether they have the library's model; False: the links' ratings.
-    """
-
-    exposed: float
-    seconds: float
+    exposed: float  # share of the step that is exposed communication
+    seconds: float  # duration of the step's collectives, weighted by duration [s]
+    # Whether they have the library's model; False: the links' ratings.
     modelled: bool = False
 
     def error(self, share: float) -> float:
@@ -117,18 +103,10 @@ class UnmeasuredNetwork:
 
 @dataclass(frozen=True, slots=True)
 class HostWork:
-    """The share of a step in which GPUs wait for their hosts, whose time is off by up to a factor.
+    """The share of a step in which GPUs wait for their hosts, whose time is off by up to a factor."""
 
-    Attributes
-    ----------
-    exposed : float
-        Share (0 to 1) of the step in which hosts work and GPUs run nothing.
-    factor : float
-        The true time lies between 1/factor and factor times the simulated one.
-    """
-
-    exposed: float
-    factor: float
+    exposed: float  # share (0 to 1) of the step in which hosts work and GPUs run nothing
+    factor: float  # the true time lies between 1/factor and factor times the simulated one
 
     def error(self, share: float) -> float:
         """Return the logarithmic error of the whole step's time if the host's is off by the factor, whatever the share
@@ -139,15 +117,9 @@ class HostWork:
 
 @dataclass(frozen=True, slots=True)
 class CarriedKernels:
-    """Kernels whose constants were not measured on the GPU.
+    """Kernels whose constants were not measured on the GPU."""
 
-    Attributes
-    ----------
-    shares : mapping of str to float
-        Shares of the step's time by grade of evidence, as in `evidence`.
-    """
-
-    shares: Mapping[str, float]
+    shares: Mapping[str, float]  # shares of the step's time by grade of evidence, as in `evidence`
 
     def error(self, share: float) -> float:
         """Return the logarithmic error of the whole step's time that the given share of cases does not exceed.
@@ -189,40 +161,25 @@ def _error_of_step(share: float, error: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """A measured training run, with its traits and its prediction errors ln(measured / predicted).
+    """A measured training run, with its traits and its prediction errors ln(measured / predicted)."""
 
-    Attributes
-    ----------
-    source : str
-        Source of the measurement.
-    own, unseen : mapping of quantity to float
-        Errors with all constants, and as if the source had never been seen; without memory if not measured.
-    calibrated : float or None
-        Error of the step time as if the source had never been seen, after calibration to three other runs of the
-        source; None for these three runs, and for sources with few runs.
-    """
-
-    source: str
+    source: str  # source of the measurement
     traits: Traits
+    # `own`, `unseen`: Errors with all constants, and as if the source had never been seen; without memory if not
+    # measured.
     own: dict[str, float]
     unseen: dict[str, float]
+    # Error of the step time as if the source had never been seen, after calibration to three other runs of the source;
+    # None for these three runs, and for sources with few runs.
     calibrated: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionInterval:
-    """Factors around a prediction: a given share of cases has its measured value between prediction / and x the factor.
+    """Factors around a prediction: a share of cases has its measured value between prediction / and x the factor."""
 
-    Attributes
-    ----------
-    width : tuple of float
-        e^h for each share, above 1.
-    carried_over : bool
-        True if no run of this framework, of this chip or with this matmul dtype was measured.
-    """
-
-    width: tuple[float, ...]
-    carried_over: bool
+    width: tuple[float, ...]  # e^h for each share, above 1
+    carried_over: bool  # True if no run of this framework, of this chip or with this matmul dtype was measured
 
     def around(self, name: str, value: float) -> dict[str, float]:
         """Return the interval ends around a value: {NAME_80_low: number, NAME_80_high, NAME_95_low, NAME_95_high}."""

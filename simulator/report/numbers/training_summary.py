@@ -246,14 +246,9 @@ def _finite(values: Iterable[float]) -> tuple[float | None, ...]:
 
 @dataclass(frozen=True)
 class RankWork:
-    """Spans (timed pieces of work) of a rank, sorted into GPU, host and network.
+    """Spans (timed pieces of work) of a rank, sorted into GPU, host and network."""
 
-    Attributes
-    ----------
-    kernels, host : tuple of Span
-        On the GPU's compute stream; on the host's processors.
-    """
-
+    # `kernels`, `host`: On the GPU's compute stream; on the host's processors.
     kernels: tuple[Span, ...]
     host: tuple[Span, ...]
     communication: tuple[Span, ...]  # collectives and copies

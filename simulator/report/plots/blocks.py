@@ -40,12 +40,7 @@ _COUNT: Final = 1.6
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The smallest unit of folding: a GPU, or a node with its vertices, laid out from (0, 0) on.
-
-    Attributes
-    ----------
-    at : mapping of vertex to place
-    """
+    """The smallest unit of folding: a GPU, or a node with its vertices, laid out from (0, 0) on."""
 
     at: Mapping[str, Place]
     label: str = ""  # empty for a GPU, which has no box

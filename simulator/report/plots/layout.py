@@ -43,15 +43,10 @@ _LAYER_GAP: Final = 1.6
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Coordinates and shape of a cluster's drawing.
-
-    Attributes
-    ----------
-    shape : {"grid", "round", "levels"}
-    """
+    """Coordinates and shape of a cluster's drawing."""
 
     drawing: Drawing  # places, boxes and counts
-    shape: Literal["grid", "round", "levels"]
+    shape: Literal["grid", "round", "levels"]  # one of {"grid", "round", "levels"}
     note: str = ""  # text about omitted vertices; empty if everything is drawn
 
 

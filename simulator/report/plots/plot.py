@@ -41,15 +41,9 @@ class Throughput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ComparedPoints:
-    """All simulated points of a scenario.
+    """All simulated points of a scenario."""
 
-    Attributes
-    ----------
-    rows : sequence of (label, report)
-        Reports as plain data, as in report.json.
-    """
-
-    rows: Sequence[tuple[str, Mapping[str, Any]]]
+    rows: Sequence[tuple[str, Mapping[str, Any]]]  # reports as plain data, as in report.json
     times: Sequence[ScalingPoint] = ()  # collectives: time by algorithm, workers and size
     crossings: Sequence[Crossing] = ()  # collectives: searched crossovers
     throughputs: Sequence[Throughput] = ()  # training steps on clusters of several sizes; empty for a single size

@@ -20,14 +20,9 @@ LINE = 0.17
 
 @dataclass(frozen=True, slots=True)
 class NamedPoint:
-    """A point of a plot and the text naming it.
+    """A point of a plot and the text naming it."""
 
-    Attributes
-    ----------
-    x, y : float
-        Data coordinates.
-    """
-
+    # `x`, `y`: Data coordinates.
     x: float
     y: float
     text: str

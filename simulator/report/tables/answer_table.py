@@ -15,28 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AnswerColumn:
-    """A column of an AnswerTable.
-
-    Attributes
-    ----------
-    text : function (value) -> str
-        Format for readers.
-    """
+    """A column of an AnswerTable."""
 
     key: str  # heading in the file, with the unit: "lost_s"
     heading: str = ""  # heading for readers; empty for a column of the file alone
-    text: Callable[[Any], str] = str
+    text: Callable[[Any], str] = str  # format for readers
     left: bool = False  # True for names, aligned left
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerTable:
-    """A table of numbers and names.
-
-    Attributes
-    ----------
-    columns : sequence of AnswerColumn
-    """
+    """A table of numbers and names."""
 
     name: str  # name of the file without its suffix
     title: str  # meaning of the rows, for readers

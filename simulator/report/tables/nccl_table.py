@@ -59,15 +59,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class NcclRow:
-    """A line of an nccl-tests table: a collective's size, type and measured times.
-
-    Attributes
-    ----------
-    root : int
-        -1 for operations without a root.
-    time, algbw, busbw, wrong
-        Out of place; see `Timing`.
-    """
+    """A line of an nccl-tests table: a collective's size, type and measured times."""
 
     size: int  # size of the whole array [B]
     # Elements as counted by nccl-tests: of the whole array for all_reduce, of a rank's part for all_gather,
@@ -75,7 +67,8 @@ class NcclRow:
     count: int | None
     dtype: str  # our name ("float32"); empty if the text does not say
     redop: str  # our name ("sum", "average"), or "none"
-    root: int
+    root: int  # -1 for operations without a root
+    # `time`, `algbw`, `busbw`, `wrong`: Out of place; see `Timing`.
     time: float
     algbw: float | None
     busbw: float | None

@@ -13,31 +13,19 @@ from simulator.report.views import view as views
 
 @dataclass(frozen=True, slots=True)
 class TimelinePair:
-    """Two timelines to compare.
-
-    Attributes
-    ----------
-    views : sequence of (mapping or None)
-        View of each timeline; see `simulator.report.views.view`.
-    """
+    """Two timelines to compare."""
 
     label: str  # what both timelines show, such as "rank 0"
+    # View of each timeline; see `simulator.report.views.view`.
     views: Sequence[Mapping[str, Any] | None]
     marked: float | None = None  # time that the page marks at first [s]
 
 
 @dataclass(frozen=True, slots=True)
 class TimelinePairs:
-    """Pairs of timelines, of which the page shows one at a time.
+    """Pairs of timelines, of which the page shows one at a time."""
 
-    Attributes
-    ----------
-    names : (str, str)
-        Name of the upper and of the lower timeline.
-    pairs : sequence of TimelinePair
-    """
-
-    names: tuple[str, str]
+    names: tuple[str, str]  # name of the upper and of the lower timeline
     pairs: Sequence[TimelinePair]
     most: int  # maximum size of a view, before text encoding [B]
     what: str = "point"  # what a pair is: "point", "rank"

@@ -23,21 +23,13 @@ _SHORT: Final = 20
 
 
 class ReportColumn(NamedTuple):
-    """A column of the page's point table: a figure (number) of the report, and its format.
-
-    Attributes
-    ----------
-    value : function (report) -> number or None
-        Reads the figure from a report.
-    text : function (number) -> str
-        Formats the figure.
-    """
+    """A column of the page's point table: a figure (number) of the report, and its format."""
 
     name: str  # heading of the column
     key: str  # name of the figure in the scripts
     unit: str  # format of the figure in the scripts
-    value: Callable[[Mapping[str, Any]], Any]
-    text: Callable[[Any], str]
+    value: Callable[[Mapping[str, Any]], Any]  # reads the figure from a report
+    text: Callable[[Any], str]  # formats the figure
 
 
 # HTML heading, and the function that returns an HTML cell from a row with a report.

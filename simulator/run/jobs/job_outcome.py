@@ -22,41 +22,20 @@ _SHIFT_HELPS: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """What a job does beside the others.
+    """What a job does beside the others."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the job.
-    ranks : int
-        Number of its GPUs.
-    start : float
-        When it begins [s].
-    alone : float
-        Mean time of a step if the other jobs do not run [s].
-    healthy : float
-        The same with every link at its rating [s].
-    step_ends : tuple of float
-        When each step ends [s].
-    judged : tuple of int
-        Steps during which every other job was running; every step if there is none.
-    nbytes : float
-        Bytes that it sends, each transfer counted once [B].
-    nodes : int or None
-        Number of nodes with its GPUs; None if the topology has no nodes.
-    leaf_switches : tuple of str
-        Leaf switches of its GPUs; empty if the topology has none.
-    """
-
-    name: str
-    ranks: int
-    start: float
-    alone: float
-    healthy: float
-    step_ends: tuple[float, ...]
+    name: str  # name of the job
+    ranks: int  # number of its GPUs
+    start: float  # when it begins [s]
+    alone: float  # mean time of a step if the other jobs do not run [s]
+    healthy: float  # the same with every link at its rating [s]
+    step_ends: tuple[float, ...]  # when each step ends [s]
+    # Steps during which every other job was running; every step if there is none.
     judged: tuple[int, ...]
-    nbytes: float
+    nbytes: float  # bytes that it sends, each transfer counted once [B]
+    # Number of nodes with its GPUs; None if the topology has no nodes.
     nodes: int | None = None
+    # Leaf switches of its GPUs; empty if the topology has none.
     leaf_switches: tuple[str, ...] = ()
 
     @property
@@ -91,37 +70,19 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SharedLink:
-    """A link that carries bytes of several jobs.
+    """A link that carries bytes of several jobs."""
 
-    Attributes
-    ----------
-    name : str
-        'src->dst'.
-    bandwidth : float
-        Bandwidth [B/s].
-    nbytes : mapping of str to float
-        Bytes of each job that uses it [B].
-    """
-
-    name: str
-    bandwidth: float
-    nbytes: Mapping[str, float]
+    name: str  # 'src->dst'
+    bandwidth: float  # bandwidth [B/s]
+    nbytes: Mapping[str, float]  # bytes of each job that uses it [B]
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Slowdowns if the last job starts later.
+    """Slowdowns if the last job starts later."""
 
-    Attributes
-    ----------
-    delay : float
-        How much later the last job starts [s].
-    slowdowns : mapping of str to float
-        Slowdown of each job.
-    """
-
-    delay: float
-    slowdowns: Mapping[str, float]
+    delay: float  # how much later the last job starts [s]
+    slowdowns: Mapping[str, float]  # slowdown of each job
 
     @property
     def mean(self) -> float:

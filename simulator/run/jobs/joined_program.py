@@ -37,59 +37,33 @@ def prefix(job: str, step: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobProgram:
-    """A job's part in a joined program.
+    """A job's part in a joined program."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the job.
-    program : Program
-        Operations of a step; ranks are numbered from 0. Without operations if the job only generates.
-    steps : int
-        Number of steps; of batches, if the job only generates.
-    start : float
-        When the job begins [s].
-    generation : float
-        Time to generate a batch on the job's GPUs [s]; 0 if the job generates nothing.
-    steps_per_batch : int
-        Training steps for each generated batch.
-    priority : float
-        Weight of the job's transfers on full links.
-    forward : float
-        Time of forward passes over a batch before its training [s].
-    """
-
-    name: str
+    name: str  # name of the job
+    # Operations of a step; ranks are numbered from 0. Without operations if the job only generates.
     program: Program
+    # Number of steps; of batches, if the job only generates.
     steps: int
-    start: float = 0.0
+    start: float = 0.0  # when the job begins [s]
+    # Time to generate a batch on the job's GPUs [s]; 0 if the job generates nothing.
     generation: float = 0.0
-    steps_per_batch: int = 1
-    priority: float = 1.0
-    forward: float = 0.0
+    steps_per_batch: int = 1  # training steps for each generated batch
+    priority: float = 1.0  # weight of the job's transfers on full links
+    forward: float = 0.0  # time of forward passes over a batch before its training [s]
 
 
 @dataclass(frozen=True, eq=False)
 class BatchExchange:
-    """A job that generates batches for another, which returns its weights.
+    """A job that generates batches for another, which returns its weights."""
 
-    Attributes
-    ----------
-    generator, trainer : str
-        Names of the jobs.
-    lag : int
-        Number of updates by which the weights that generate a batch may be older than its training: 0 for training on
-        policy.
-    steps_per_batch : int
-        Training steps for each batch.
-    batch, weights : Collective
-        Exchanges between all ranks of both jobs, which have their numbers in the joined program.
-    """
-
+    # `generator`, `trainer`: Names of the jobs.
     generator: str
     trainer: str
+    # Number of updates by which the weights that generate a batch may be older than its training: 0 for training on
+    # policy.
     lag: int
-    steps_per_batch: int
+    steps_per_batch: int  # training steps for each batch
+    # `batch`, `weights`: Exchanges between all ranks of both jobs, which have their numbers in the joined program.
     batch: Collective
     weights: Collective
 
@@ -107,24 +81,13 @@ class BatchExchange:
 
 @dataclass(frozen=True, eq=False)
 class OuterAverage:
-    """Copies of a training that average their parameters every so many steps.
+    """Copies of a training that average their parameters every so many steps."""
 
-    Attributes
-    ----------
-    copies : tuple of str
-        Names of the jobs.
-    every : int
-        Steps between two averages.
-    delay : int
-        Steps during which an average may be under way before its result is needed.
-    averages : tuple of Collective
-        For each rank of a copy, the average with the same ranks of the other copies; ranks have their numbers in the
-        joined program.
-    """
-
-    copies: tuple[str, ...]
-    every: int
-    delay: int
+    copies: tuple[str, ...]  # names of the jobs
+    every: int  # steps between two averages
+    delay: int  # steps during which an average may be under way before its result is needed
+    # For each rank of a copy, the average with the same ranks of the other copies; ranks have their numbers in the
+    # joined program.
     averages: tuple[Collective, ...]
 
     def named(self, step: int, rank: int) -> str:

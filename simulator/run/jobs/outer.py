@@ -37,27 +37,13 @@ def simulated_steps(outer: OuterSetting) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OuterRound:
-    """Time of a training in copies.
+    """Time of a training in copies."""
 
-    Attributes
-    ----------
-    setting : OuterSetting
-        How the copies average.
-    ranks : int
-        GPUs of a copy.
-    inner : float
-        Time of an inner step without an average [s].
-    window : float
-        Time of `simulated_steps` inner steps with an average [s].
-    in_every_step : float
-        Time of a step that sums gradients over all copies [s].
-    """
-
-    setting: OuterSetting
-    ranks: int
-    inner: float
-    window: float
-    in_every_step: float
+    setting: OuterSetting  # how the copies average
+    ranks: int  # GPUs of a copy
+    inner: float  # time of an inner step without an average [s]
+    window: float  # time of `simulated_steps` inner steps with an average [s]
+    in_every_step: float  # time of a step that sums gradients over all copies [s]
 
     @property
     def step(self) -> float:

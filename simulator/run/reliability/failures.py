@@ -25,53 +25,34 @@ DAY: Final = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class FailureKind:
-    """A kind of failure.
+    """A kind of failure."""
 
-    Attributes
-    ----------
-    name : str
-        What fails: "GPU", "network", "software".
-    rate : float
-        Failures for each node and second [1/s].
-    effect : {"stops", "hangs", "slows"}
-        stops: the job ends with an error at once. hangs: nothing happens until the watchdog ends the job. slows: the
-        node goes on with less speed until somebody notices it.
-    shape : float
-        Weibull's shape of the times between failures: 1 exponential, below 1 failures in clusters.
-    speed : float
-        slows: speed of the job while the node is slow, relative to a healthy job.
-    lasts : float
-        slows: time until somebody has repaired or replaced the node [s].
-    replaces : bool
-        Whether a node is replaced after the failure; false for failures of software.
-    """
-
+    # What fails: "GPU", "network", "software".
     name: str
-    rate: float
+    rate: float  # failures for each node and second [1/s]
+    # stops: the job ends with an error at once. hangs: nothing happens until the watchdog ends the job. slows: the node
+    # goes on with less speed until somebody notices it.
     effect: Effect = "stops"
+    # Weibull's shape of the times between failures: 1 exponential, below 1 failures in clusters.
     shape: float = 1.0
+    # slows: speed of the job while the node is slow, relative to a healthy job.
     speed: float = 1.0
+    # slows: time until somebody has repaired or replaced the node [s].
     lasts: float = 0.0
+    # Whether a node is replaced after the failure; false for failures of software.
     replaces: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class FailureProcess:
-    """Failures of the nodes of a cluster.
+    """Failures of the nodes of a cluster."""
 
-    Attributes
-    ----------
-    kinds : tuple of FailureKind
-        What may fail.
-    lemons, lemon_factor : float
-        Share of nodes that fail more often than others, and by which factor.
-    early_factor, early_time : float
-        New machines fail `1 + early_factor` times as often; the excess falls by e in `early_time` [s].
-    """
-
-    kinds: tuple[FailureKind, ...]
+    kinds: tuple[FailureKind, ...]  # what may fail
+    # `lemons`, `lemon_factor`: Share of nodes that fail more often than others, and by which factor.
     lemons: float = 0.0
     lemon_factor: float = 10.0
+    # `early_factor`, `early_time`: New machines fail `1 + early_factor` times as often; the excess falls by e in
+    # `early_time` [s].
     early_factor: float = 0.0
     early_time: float = 7 * DAY
 

@@ -53,15 +53,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Outcomes of a job on several seeds.
+    """Outcomes of a job on several seeds."""
 
-    Attributes
-    ----------
-    runs : tuple of LongRun
-        One outcome for each seed.
-    """
-
-    runs: tuple[LongRun, ...]
+    runs: tuple[LongRun, ...]  # one outcome for each seed
 
     @property
     def goodput(self) -> float:
@@ -86,22 +80,14 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class IntervalChoice:
-    """Intervals of work between saves, each with its simulated useful share of the time.
+    """Intervals of work between saves, each with its simulated useful share of the time."""
 
-    Attributes
-    ----------
-    young, daly : float
-        What the formulas say [s].
-    best : float
-        The interval with the largest useful share: the top of a parabola through the simulated points around it [s].
-    tried : tuple of (float, float)
-        Pairs (interval [s], useful share).
-    """
-
+    # `young`, `daly`: What the formulas say [s].
     young: float
     daly: float
+    # The interval with the largest useful share: the top of a parabola through the simulated points around it [s].
     best: float
-    tried: tuple[tuple[float, float], ...]
+    tried: tuple[tuple[float, float], ...]  # pairs (interval [s], useful share)
 
 
 def outlook(job: Job, seeds: Sequence[int], *, until: float = inf, work: float = inf) -> Outlook:

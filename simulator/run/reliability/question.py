@@ -55,17 +55,10 @@ _WAITS: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class GoodputQuestion:
-    """A training of days.
+    """A training of days."""
 
-    Attributes
-    ----------
-    scenario : Scenario
-        A single training step.
-    run : RunOfDays
-        Its length, what fails and how it saves; without failures and `mtbf`, a node fails `USUAL_FAILURES` times a day.
-    """
-
-    scenario: Scenario
+    scenario: Scenario  # A single training step
+    # Its length, what fails and how it saves; without failures and `mtbf`, a node fails `USUAL_FAILURES` times a day.
     run: RunOfDays
 
     def __post_init__(self) -> None:
@@ -307,37 +300,19 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True)
 class HealthyStep:
-    """What days need to know of a simulated step.
+    """What days need to know of a simulated step."""
 
-    Attributes
-    ----------
-    time : float
-        Time of the step [s].
-    work : float
-        Tokens or samples of the step.
-    unit : str
-        Unit of work.
-    ranks, nodes : int
-        GPUs, and machines with GPUs.
-    nbytes : float
-        Bytes of a checkpoint [B].
-    copied : float
-        Time in which each GPU copies its share of a checkpoint to host memory [s].
-    beside_save : float
-        Time of a step at whose beginning a checkpoint leaves [s]; equal to `time` unless the scenario simulates one.
-    uncertainty : float
-        See `Goodput`.
-    """
-
-    time: float
-    work: float
-    unit: str
+    time: float  # time of the step [s]
+    work: float  # tokens or samples of the step
+    unit: str  # unit of work
+    # `ranks`, `nodes`: GPUs, and machines with GPUs.
     ranks: int
     nodes: int
-    nbytes: float
-    copied: float
+    nbytes: float  # bytes of a checkpoint [B]
+    copied: float  # time in which each GPU copies its share of a checkpoint to host memory [s]
+    # Time of a step at whose beginning a checkpoint leaves [s]; equal to `time` unless the scenario simulates one.
     beside_save: float
-    uncertainty: float = 0.0
+    uncertainty: float = 0.0  # see `Goodput`
 
     def lost_beside(self, write: float) -> float:
         """Return the time that a checkpoint costs while the storage takes it for `write` seconds [s].
@@ -421,21 +396,11 @@ def goodput(question: GoodputQuestion, step: HealthyStep | None = None) -> Goodp
 
 @dataclass(frozen=True, slots=True)
 class GoodputComparison:
-    """Answers for several values of one fact, on the same failures.
+    """Answers for several values of one fact, on the same failures."""
 
-    Attributes
-    ----------
-    along : str
-        Name of the fact.
-    values : tuple of str
-        Its values, as written.
-    answers : tuple of Goodput
-        Answer for each value.
-    """
-
-    along: str
-    values: tuple[str, ...]
-    answers: tuple[Goodput, ...]
+    along: str  # name of the fact
+    values: tuple[str, ...]  # its values, as written
+    answers: tuple[Goodput, ...]  # answer for each value
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -54,78 +54,40 @@ class Checkpointing:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What happens between a failure and the first step after it.
+    """What happens between a failure and the first step after it."""
 
-    Attributes
-    ----------
-    detection : float
-        Time until an error ends the job [s].
-    watchdog : float
-        Time until a hanging collective ends the job [s].
-    restart : float
-        Scheduler, start of the processes, compilation, warm-up, without reading the checkpoint [s].
-    spares : int or None
-        Nodes that wait to replace others; None for as many as needed.
-    repair : float
-        Time until a failed node is back among the spares [s].
-    elastic : int
-        Copies of the model of which one leaves if no spare is free, until a node is back; 0: the job waits.
-    """
-
-    detection: float = 0.0
-    watchdog: float = 600.0
-    restart: float = 0.0
+    detection: float = 0.0  # time until an error ends the job [s]
+    watchdog: float = 600.0  # time until a hanging collective ends the job [s]
+    restart: float = 0.0  # scheduler, start of the processes, compilation, warm-up, without reading the checkpoint [s]
+    # Nodes that wait to replace others; None for as many as needed.
     spares: int | None = None
-    repair: float = 86400.0
+    repair: float = 86400.0  # time until a failed node is back among the spares [s]
+    # Copies of the model of which one leaves if no spare is free, until a node is back; 0: the job waits.
     elastic: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A failure that stopped the job.
+    """A failure that stopped the job."""
 
-    Attributes
-    ----------
-    time : float
-        When the failure happened [s].
-    node, kind : int
-        Failed node, and number of the failure's kind.
-    lost : float
-        Work since the last usable checkpoint [s].
-    down : float
-        Time from the failure until the work went on [s].
-    """
-
-    time: float
+    time: float  # when the failure happened [s]
+    # `node`, `kind`: Failed node, and number of the failure's kind.
     node: int
     kind: int
-    lost: float
-    down: float
+    lost: float  # work since the last usable checkpoint [s]
+    down: float  # time from the failure until the work went on [s]
 
 
 @dataclass(frozen=True, slots=True)
 class LongRun:
-    """Outcome of a training of days.
+    """Outcome of a training of days."""
 
-    Attributes
-    ----------
-    time : float
-        Time that passed [s].
-    work : float
-        Work that is done and not lost, in seconds of a healthy job [s].
-    seconds : mapping of category to float
-        Time of each category [s]; the sum is `time`.
-    incidents : tuple of Incident
-        Failures that stopped the job, in order.
-    saves : int
-        Number of completed saves.
-    """
-
-    time: float
-    work: float
+    time: float  # time that passed [s]
+    work: float  # work that is done and not lost, in seconds of a healthy job [s]
+    # Time of each category [s]; the sum is `time`.
     seconds: Mapping[Category, float]
-    incidents: tuple[Incident, ...]
-    saves: int
+    incidents: tuple[Incident, ...]  # failures that stopped the job, in order
+    saves: int  # number of completed saves
 
     @property
     def goodput(self) -> float:

@@ -61,14 +61,10 @@ class MatrixRule:
     Newton-Schulz iterations, apply the result.
 
     Tensor-parallel ranks make their parts of a matrix orthogonal, each on its own.
-
-    Attributes
-    ----------
-    average, apply : SeparateKernels
-        Kernels of the first and of the last step.
     """
 
     states: int  # numbers per element of a matrix, besides the master copy
+    # `average`, `apply`: Kernels of the first and of the last step.
     average: SeparateKernels
     apply: SeparateKernels
     iterations: int = 5  # Newton-Schulz iterations

@@ -55,19 +55,11 @@ class Gathered:
 
     Each attribute identifies the gathering pass by its phase ("forward" or "backward") and micro-batch; None if the
     parameters are not gathered.
-
-    Attributes
-    ----------
-    root : tuple of (str, int), optional
-        Embedding or head, gathered until the end of the next backward pass.
-    blocks : tuple of (str, int), optional
-        Every layer, in a pipeline without resharding.
-    parts : tuple of (str, int), optional
-        Shards of every layer on a smaller mesh, left there by a forward pass and freed by a backward pass.
     """
 
-    root: tuple[str, int] | None = None
-    blocks: tuple[str, int] | None = None
+    root: tuple[str, int] | None = None  # embedding or head, gathered until the end of the next backward pass
+    blocks: tuple[str, int] | None = None  # every layer, in a pipeline without resharding
+    # Shards of every layer on a smaller mesh, left there by a forward pass and freed by a backward pass.
     parts: tuple[str, int] | None = None
 
     @property

@@ -11,16 +11,10 @@ from simulator.traces.chakra.trace_reader import ChakraNode, RankTrace
 
 @dataclass(frozen=True, slots=True)
 class RepairedTrace:
-    """A trace without faulty dependencies.
-
-    Attributes
-    ----------
-    trace : RankTrace
-    missing, circular : int
-        Dependencies that were dropped: on nodes that do not exist, and in circles.
-    """
+    """A trace without faulty dependencies."""
 
     trace: RankTrace
+    # `missing`, `circular`: Dependencies that were dropped: on nodes that do not exist, and in circles.
     missing: int
     circular: int
 

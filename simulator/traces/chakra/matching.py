@@ -58,15 +58,10 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class MatchedTraces:
-    """Traces whose nodes have been matched.
-
-    Attributes
-    ----------
-    messages, meetings : tuple
-        In no particular order.
-    """
+    """Traces whose nodes have been matched."""
 
     order: tuple[tuple[ChakraNode, ...], ...]  # nodes of each rank in the order in which they are issued
+    # `messages`, `meetings`: In no particular order.
     messages: tuple[Message, ...]
     meetings: tuple[Meeting, ...]
     reordered: bool  # True if some rank does not issue its nodes in the order of their ids

@@ -33,17 +33,9 @@ _NS: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ChakraRun:
-    """Simulated execution traces.
+    """Simulated execution traces."""
 
-    Attributes
-    ----------
-    converted : ConvertedTraces
-        The program of the traces, and notes.
-    cluster : Cluster
-    timeline : Timeline
-    """
-
-    converted: ConvertedTraces
+    converted: ConvertedTraces  # the program of the traces, and notes
     cluster: Cluster
     timeline: Timeline
 

@@ -36,12 +36,7 @@ _ROOTS: Final = ("root", "root_rank", "comm_root")
 
 @dataclass(frozen=True, slots=True)
 class ConvertedTraces:
-    """Traces as a program.
-
-    Attributes
-    ----------
-    program : Program
-    """
+    """Traces as a program."""
 
     program: Program
     counts: Mapping[str, int]  # number of nodes by kind

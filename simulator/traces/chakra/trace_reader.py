@@ -60,14 +60,7 @@ AttributeValue = int | float | str | tuple[bool, ...]
 
 @dataclass(frozen=True, slots=True)
 class ChakraNode:
-    """A node of a rank's trace.
-
-    Attributes
-    ----------
-    name : str
-    type : NodeType
-    attributes : mapping of str to value
-    """
+    """A node of a rank's trace."""
 
     id: int  # unique in the rank's trace
     name: str

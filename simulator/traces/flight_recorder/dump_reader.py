@@ -38,52 +38,32 @@ _STATES: Final[tuple[State, ...]] = ("scheduled", "started", "completed")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A collective, or a send or receive, of a rank.
-
-    Attributes
-    ----------
-    rank : int
-    group : str
-        Name of the process group.
-    number : int
-        Sequence number in the group; sends and receives have numbers of their own.
-    operation, name : str
-        Kind of the operation, and PyTorch's name.
-    state : {"scheduled", "started", "completed"}
-    created, started, completed : int or None
-        When the host issued the operation, and when the watchdog saw the start and the end [ns].
-    duration : float or None
-        Time on the GPU [s]; None without TORCH_NCCL_ENABLE_TIMING.
-    nbytes : int or None
-        Bytes of the larger of inputs and outputs.
-    point_to_point : bool
-    ends : (int, int) or None
-        Sender and receiver of a send or a receive, as ranks of the group; None for collectives, or if unknown.
-    """
+    """A collective, or a send or receive, of a rank."""
 
     rank: int
-    group: str
+    group: str  # name of the process group
+    # Sequence number in the group; sends and receives have numbers of their own.
     number: int
+    # `operation`, `name`: Kind of the operation, and PyTorch's name.
     operation: str
     name: str
-    state: State
+    state: State  # one of {"scheduled", "started", "completed"}
+    # `created`, `started`, `completed`: When the host issued the operation, and when the watchdog saw the start and the
+    # end [ns].
     created: int | None
     started: int | None
     completed: int | None
+    # Time on the GPU [s]; None without TORCH_NCCL_ENABLE_TIMING.
     duration: float | None
-    nbytes: int | None
+    nbytes: int | None  # bytes of the larger of inputs and outputs
     point_to_point: bool
+    # Sender and receiver of a send or a receive, as ranks of the group; None for collectives, or if unknown.
     ends: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """The dump of a rank.
-
-    Attributes
-    ----------
-    rank : int
-    """
+    """The dump of a rank."""
 
     source: str  # path of the file
     rank: int

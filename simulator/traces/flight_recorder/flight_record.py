@@ -30,13 +30,7 @@ _UNFINISHED: Final = "not completed"
 
 @dataclass(frozen=True, slots=True)
 class FlightRecord:
-    """Dumps of several ranks, matched.
-
-    Attributes
-    ----------
-    dumps : tuple of Dump
-    collectives : tuple of RecordedCollective
-    """
+    """Dumps of several ranks, matched."""
 
     dumps: tuple[Dump, ...]
     collectives: tuple[RecordedCollective, ...]

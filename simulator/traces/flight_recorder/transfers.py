@@ -21,20 +21,14 @@ from simulator.traces.flight_recorder.dump_reader import Dump, Entry
 
 @dataclass(frozen=True, slots=True)
 class RecordedTransfer:
-    """A send with its receive.
-
-    Attributes
-    ----------
-    sender, receiver : int
-        Ranks of the job.
-    send, receive : Entry or None
-        None for an operation that its rank has not issued, or has left no dump of.
-    """
+    """A send with its receive."""
 
     group: str  # name of the process group
+    # `sender`, `receiver`: Ranks of the job.
     sender: int
     receiver: int
     place: int  # number among the transfers from the sender to the receiver, from 1; without overwritten ones
+    # `send`, `receive`: None for an operation that its rank has not issued, or has left no dump of.
     send: Entry | None
     receive: Entry | None
     undumped: tuple[int, ...] = ()  # the ranks of the two that left no dump

@@ -31,21 +31,14 @@ _AS_SENDS: Final = ("all_to_all", "gather", "scatter")
 
 @dataclass(frozen=True, slots=True)
 class KindTime:
-    """Time of a kind of work, mean over the ranks.
+    """Time of a kind of work, mean over the ranks."""
 
-    Attributes
-    ----------
-    kind : str
-        Kind of operations; "exposed communication", "exposed copies" (between GPU and host), "idle" or "step" for parts
-        of the step.
-    counts : (float, float) or None
-        Operations measured and simulated; None for parts of the step.
-    measured, simulated : float
-        Time [s].
-    """
-
+    # Kind of operations; "exposed communication", "exposed copies" (between GPU and host), "idle" or "step" for parts
+    # of the step.
     kind: str
+    # Operations measured and simulated; None for parts of the step.
     counts: tuple[float, float] | None
+    # `measured`, `simulated`: Time [s].
     measured: float
     simulated: float
 
@@ -67,23 +60,13 @@ class KindTime:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """First place at which a rank's measured and simulated operations differ.
-
-    Attributes
-    ----------
-    rank : int
-    among : {"kernels", "collectives"}
-    about : {"kind", "bytes", "time"}
-    place : int
-        Number of the run or collective, from 0.
-    measured, simulated : GpuWork or None
-        The two operations; None if there are no more.
-    """
+    """First place at which a rank's measured and simulated operations differ."""
 
     rank: int
-    among: Literal["kernels", "collectives"]
-    about: Literal["kind", "bytes", "time"]
-    place: int
+    among: Literal["kernels", "collectives"]  # one of {"kernels", "collectives"}
+    about: Literal["kind", "bytes", "time"]  # one of {"kind", "bytes", "time"}
+    place: int  # number of the run or collective, from 0
+    # `measured`, `simulated`: The two operations; None if there are no more.
     measured: GpuWork | None
     simulated: GpuWork | None
 
@@ -112,24 +95,16 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class TraceComparison:
-    """A measured step beside the simulated step.
+    """A measured step beside the simulated step."""
 
-    Attributes
-    ----------
-    numbers : tuple of (int or None)
-        Step of each trace; None for a whole trace.
-    measured, simulated : tuple of GpuStep
-        The step of each rank.
-    times : tuple of KindTime
-        Kinds of kernels, collectives, copies, and parts of the step.
-    order, time : Divergence or None
-        Where kinds or bytes differ first, and where times of matched operations differ first; None: nowhere.
-    """
-
+    # Step of each trace; None for a whole trace.
     numbers: tuple[int | None, ...]
+    # `measured`, `simulated`: The step of each rank.
     measured: tuple[GpuStep, ...]
     simulated: tuple[GpuStep, ...]
-    times: tuple[KindTime, ...]
+    times: tuple[KindTime, ...]  # kinds of kernels, collectives, copies, and parts of the step
+    # `order`, `time`: Where kinds or bytes differ first, and where times of matched operations differ first; None:
+    # nowhere.
     order: Divergence | None
     time: Divergence | None
 

@@ -36,12 +36,7 @@ _OWN_KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step of a trace.
-
-    Attributes
-    ----------
-    step : GpuStep
-    """
+    """A step of a trace."""
 
     number: int | None  # N of `ProfilerStep#N`; None for the whole trace
     step: GpuStep

@@ -39,17 +39,10 @@ _LATEST_US: Final = 9e15
 
 @dataclass(frozen=True, slots=True)
 class TracedWork:
-    """A GPU operation in a trace.
-
-    Attributes
-    ----------
-    start, end : int
-        Times on the trace's clock [ns].
-    simulated : tuple of (str, KernelParts) or None
-        Kind of the operation, and shares of its kinds of kernels, as this simulator's own traces state them.
-    """
+    """A GPU operation in a trace."""
 
     name: str  # name of the kernel or copy
+    # `start`, `end`: Times on the trace's clock [ns].
     start: int
     end: int
     copies: bool  # True for copies and memsets
@@ -57,30 +50,24 @@ class TracedWork:
     operation: str  # PyTorch's name of the collective; empty for other work, and in traces without these names
     nbytes: int | None  # bytes of a collective's larger array, if the trace says
     device: int  # number of the GPU
+    # Kind of the operation, and shares of its kinds of kernels, as this simulator's own traces state them.
     simulated: tuple[str, KernelParts] | None
 
 
 @dataclass(frozen=True, slots=True)
 class KinetoTrace:
-    """What a trace says about a GPU.
-
-    Attributes
-    ----------
-    rank, world_size : int or None
-        Rank of the process, and number of ranks; None if neither the trace nor the file's name says.
-    steps : mapping of int to (int, int)
-        Begin and end of each `ProfilerStep#N` on the host [ns]; on the GPU, if the host's are missing.
-    optimizer : tuple of (int, int)
-        When the host ran the optimizer's step [ns].
-    """
+    """What a trace says about a GPU."""
 
     source: str  # path of the file
+    # `rank`, `world_size`: Rank of the process, and number of ranks; None if neither the trace nor the file's name
+    # says.
     rank: int | None
     world_size: int | None
     work: tuple[TracedWork, ...]  # in order of start
     launches: Mapping[int, int]  # time of each launch by its correlation [ns]
+    # Begin and end of each `ProfilerStep#N` on the host [ns]; on the GPU, if the host's are missing.
     steps: Mapping[int, tuple[int, int]]
-    optimizer: tuple[tuple[int, int], ...]
+    optimizer: tuple[tuple[int, int], ...]  # when the host ran the optimizer's step [ns]
     notes: tuple[str, ...] = ()  # what was left out
 
 

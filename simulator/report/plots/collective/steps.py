@@ -49,17 +49,11 @@ _WIDEST: Final = 17.8
 
 @dataclass(frozen=True, slots=True)
 class RoundState:
-    """Content of every rank's chunks after a round of a collective.
-
-    Attributes
-    ----------
-    senders : mapping of (participant, chunk) to tuple of int
-        Senders for each place written in this round.
-    """
+    """Content of every rank's chunks after a round of a collective."""
 
     number: int  # 0 for the state before the first round
     held: tuple[tuple[int, ...], ...]  # held[participant][chunk]: bit r is set if rank r's part is contained
-    senders: Mapping[tuple[int, int], tuple[int, ...]]
+    senders: Mapping[tuple[int, int], tuple[int, ...]]  # senders for each place written in this round
     transfers: int  # transfers of this round
 
 

@@ -24,16 +24,11 @@ _WEEK: Final = 7
 
 
 class Stop(NamedTuple):
-    """A failure that stopped a training.
-
-    Attributes
-    ----------
-    lost, down : float
-        Work that was done again, and time until the work went on [s].
-    """
+    """A failure that stopped a training."""
 
     time: float  # when [s]
     kind: str  # what failed
+    # `lost`, `down`: Work that was done again, and time until the work went on [s].
     lost: float
     down: float
 

@@ -24,17 +24,11 @@ _WIDE: Final = 0.035
 
 
 class JobLane(NamedTuple):
-    """Steps of a job.
-
-    Attributes
-    ----------
-    steps : tuple of (float, float)
-        When each step begins and ends [s].
-    """
+    """Steps of a job."""
 
     name: str  # name of the job
     start: float  # when it begins [s]
-    steps: tuple[tuple[float, float], ...]
+    steps: tuple[tuple[float, float], ...]  # when each step begins and ends [s]
     alone: float  # mean time of a step without the other jobs [s]
 
 

@@ -37,17 +37,12 @@ _SHOWN: Final = ("forward", "backward", "weight gradient", "optimizer", "send", 
 
 @dataclass(frozen=True, slots=True)
 class StagePass:
-    """The work of a micro-batch on a rank's chunk of layers: a forward, backward or weight-gradient pass.
-
-    Attributes
-    ----------
-    start, end : float
-        [s]
-    """
+    """The work of a micro-batch on a rank's chunk of layers: a forward, backward or weight-gradient pass."""
 
     kind: str  # "forward", "backward", "weight gradient" or "optimizer"
     micro: int  # micro-batch; -1 for the optimizer
     chunk: int  # chunk of layers on the rank; -1 if unknown
+    # `start`, `end`: [s]
     start: float
     end: float
 
