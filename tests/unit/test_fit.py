@@ -312,6 +312,23 @@ def test_several_sweeps_become_one_topology_file_and_what_they_do_not_tell_is_sa
     assert load_topology(written).collectives["all_gather"].nodes == before["all_gather"].nodes
 
 
+def test_the_time_of_the_own_part_comes_from_sweeps_on_fewer_ranks(tmp_path: Path) -> None:
+    # A rank of n sends (n - 1) / n of a gathered array and handles its own 1 / n as if it were half as much.
+    lines = ["op,ranks,nodes,size,time_us"]
+    for ranks in (8, 4, 2):
+        for size in (2**power for power in range(12, 31, 2)):
+            time = 20e-6 + (ranks - 1) * 1e-6 + (ranks - 1 + 0.5) / ranks * size / 200e9
+            lines.append(f"all_gather,{ranks},1,{size},{1e6 * time:.6g}")
+    path = tmp_path / "gathers.csv"
+    path.write_text("\n".join(lines))
+    found = fit_all([path], topology="dgx_a100")
+    machine = found.fits[0].machine
+    assert machine.own_part == pytest.approx(0.5, abs=0.02)
+    assert machine.rate_cap == pytest.approx(200e9, rel=0.02)
+    assert [check.median < 0.03 for check in found.checks] == [True, True]
+    assert "own_part: " in to_yaml(*found.fits)
+
+
 def test_several_sweeps_need_a_topology_and_no_two_of_the_same(tmp_path: Path) -> None:
     path = several(tmp_path / "all.csv")
     with pytest.raises(ScenarioError, match=r"topology: missing; 3 sweeps \(all_gather of 8 ranks"):

@@ -153,9 +153,9 @@ per node takes the algorithm that is faster with the same constants. If an opera
 file with a size and a time, or with a size and `busbw` or `algbw`. Without `--topology`, the links are assumed to be a
 quarter faster than the fastest row needs. With `--topology`, `fit` accepts many files, logs of many runs, and CSV files
 with many operations (`op`), numbers of ranks (`ranks`, `nodes`) and runs. Each operation is fitted in one node and over
-nodes, to the sweep with most ranks. Sweeps with fewer ranks are simulated for comparison, and the output names the
-constants that no sweep determines. From Python: `simulator.calibration.machines.fit_all(paths)`, `machine_text` and
-`to_yaml`.
+nodes, to the sweep with most ranks. Sweeps with fewer ranks of a node determine `own_part`, and are simulated for
+comparison; the output names the constants that no sweep determines. From Python:
+`simulator.calibration.machines.fit_all(paths)`, `machine_text` and `to_yaml`.
 
 ## Sources
 """

@@ -17,10 +17,11 @@ from scipy.optimize import least_squares  # type: ignore[import-untyped]
 from simulator.basics.arrays import Floats
 from simulator.calibration.machines.fit_writing import section, without_section
 from simulator.calibration.machines.fitting import fit_sweep
+from simulator.calibration.machines.multi_sweep_fit import with_own_part
 from simulator.calibration.machines.solve import FREE, CapModel, Constants
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
-from simulator.cluster.library import PACKET, own_share
+from simulator.cluster.library import PACKET
 from simulator.cluster.topology_file import MeasuredOperation
 from simulator.collectives.constants import NETWORK_STEP
 from tools.validation.measured_collectives import MeasuredSweep, measured_sweep, measured_sweeps
@@ -68,12 +69,6 @@ def machines() -> dict[str, MachineCollective]:
     for topology, gpu in SWEPT.items():
         fitted |= {f"{gpu} {operation}": gather_fit(topology, operation) for operation in GATHERS}
     return fitted
-
-
-def _with_own_part(ring: MachineCollective, operation: str, ranks: int, own_part: float) -> MachineCollective:
-    """Return constants with a share for the own part that leaves the times of `ranks` ranks as they are."""
-    cap = ring.rate_cap * own_share(operation, ranks, ring.own_part) / own_share(operation, ranks, own_part)
-    return replace(ring, rate_cap=float(f"{cap:.4g}"), own_part=own_part)
 
 
 def gather_sweeps(topology: str, operation: str) -> list[MeasuredSweep]:
@@ -159,7 +154,7 @@ def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, dict[str, Mea
 def _all_reduces(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredOperation]:
     a100, h100, b200 = (fitted[name] for name in ("8_a100", "8_h100", "8_b200"))
     # A sum of A100, by a ring as well, was measured over all eight alone.
-    a100 = _with_own_part(a100, "all_reduce", 8, fitted["a100 all_gather"].own_part)
+    a100 = with_own_part(a100, "all_reduce", 8, fitted["a100 all_gather"].own_part)
     p4de, p5, two_b200 = (fitted[name] for name in ("p4de_16_a100", "p5_16_h100", "16_b200"))
     return {
         "dgx_a100": MeasuredOperation(a100, _two_a100(two_b200)),
@@ -173,7 +168,7 @@ def _all_reduces(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredO
 def _ring(name: str, operation: str, fitted: Mapping[str, MachineCollective]) -> MachineCollective:
     """Return the inside of a topology's gather over nodes: H100's as fitted, A100's from its all_reduce, a ring."""
     # Over nodes, few of the parts are a rank's own.
-    h100, a100 = fitted[RINGS[operation]], _with_own_part(fitted["8_a100"], "all_reduce", 8, 0.0)
+    h100, a100 = fitted[RINGS[operation]], with_own_part(fitted["8_a100"], "all_reduce", 8, 0.0)
     if a100.algorithm != "ring":
         raise ValueError("eight A100 were fitted to no ring")
     return {

@@ -1,15 +1,17 @@
 """How is a machine fitted to several sweeps: several operations, within a node and over nodes?
 
-For each operation and place (within a node, over nodes), the sweep with most ranks is fitted, and the remaining sweeps
-check the fit. Constants without a sweep are reported.
+For each operation and place (within a node, over nodes), the sweep with most ranks is fitted. Sweeps on fewer ranks of
+a node give the time for a rank's own part (`own_part`), and check the fit. Constants without a sweep are reported.
 
-    all_reduce on 8, 4 and 2 ranks of a node    ->   fit on 8; checks on 4 and 2
+    all_gather on 8, 4 and 2 ranks of a node    ->   fit on 8; own_part from 4 and 2; checks on 4 and 2
     all_reduce on 16 ranks over two nodes       ->   another fit
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import log
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +22,15 @@ from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.measured_sweep import SweepTimes, read_sweeps
 from simulator.calibration.machines.records import LARGE, Check, Fit, MachineFit
 from simulator.cluster.build import build
+from simulator.cluster.cluster import MachineCollective
+from simulator.cluster.library import own_share
 from simulator.cluster.topology_file import load_topology
-from simulator.collectives.algorithm import REDUCING
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Auxiliary
 
 # A sweep without rows this large does not determine a rate [B].
 _TELLS_A_RATE: Final = 64 * LARGE
+# Values of `own_part` to choose from: measured machines have 0.1 to 0.7 (docs/measured.md).
+_OWN_PARTS: Final = tuple(step / 100 for step in range(151))
 # Operations needed by a sharded training step.
 _WANTED: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -72,9 +78,38 @@ def fit_all(
                 f"{first.source}; keep one"
             )
         # The sweep with most ranks: constants of few ranks say little about many.
-        fits.append(fit_sweep(first, topology=topology, algorithm=algorithm))
+        fit = fit_sweep(first, topology=topology, algorithm=algorithm)
+        fits.append(fit if fit.nodes > 1 else replace(fit, machine=_of_fewer(fit, first, others)))
         checks += [_check(sweep, topology, fits[-1]) for sweep in others]
     return MachineFit(tuple(fits), tuple(checks), tuple(_untold(fits, topology)))
+
+
+def _of_fewer(fit: Fit, most: SweepTimes, fewer: Sequence[SweepTimes]) -> MachineCollective:
+    """Return a fitted machine whose `own_part` comes from the rates of sweeps on fewer ranks, at the largest size that
+    both have. Switches that add leave no part to handle.
+    """
+    if ALGORITHMS.find(fit.machine.algorithm).auxiliary is Auxiliary.SWITCHES:
+        return fit.machine
+    ratios = list[tuple[int, float]]()
+    for sweep in fewer:
+        times, of_most = dict(sweep.rows), dict(most.rows)
+        size = max(times.keys() & of_most.keys(), default=0)
+        if size >= _TELLS_A_RATE:
+            # A rank of n sends (n - 1) / n of the array, once or twice.
+            sent = (1 - 1 / sweep.world_size) / (1 - 1 / most.world_size)
+            ratios.append((sweep.world_size, sent * of_most[size] / times[size]))
+
+    def off(own_part: float) -> float:
+        full = own_share(fit.operation, most.world_size, own_part)
+        return sum(abs(log(own_share(fit.operation, ranks, own_part) / full / ratio)) for ranks, ratio in ratios)
+
+    return with_own_part(fit.machine, fit.operation, most.world_size, min(_OWN_PARTS, key=off))
+
+
+def with_own_part(machine: MachineCollective, operation: str, ranks: int, own_part: float) -> MachineCollective:
+    """Return constants with another `own_part`, and the same times on this number of ranks."""
+    cap = machine.rate_cap * own_share(operation, ranks, machine.own_part) / own_share(operation, ranks, own_part)
+    return replace(machine, rate_cap=float(f"{cap:.4g}"), own_part=own_part)
 
 
 def _over_nodes(sweep: SweepTimes, topology: str | None) -> bool:
