@@ -1,14 +1,17 @@
-"""How long does report.html take to load, in Chromium with 100,000 spans?"""
+"""How long does report.html take to load, in Chromium with 100,000 spans; and the form's answer after a change?"""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from pathlib import Path
+from random import Random
+from statistics import median
 from typing import Any
 
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
+from simulator.planner.what_if import WhatIf, answered
 from simulator.report.views.view import compressed
 from simulator.results.page.page import FILE, report_page
 from simulator.scenario.load import load_scenario, points
@@ -32,6 +35,25 @@ def load() -> tuple[float, float]:
                 one.drawn()
                 found.append((time.perf_counter() - began, one.value("performance.memory.usedJSHeapSize") / 1e6))
     return min(found)
+
+
+def changes() -> float:
+    """Return the median CPU time of the form's answer after 50 drawn changes, on 8 to 1,024 GPUs [s]."""
+    draw, times = Random(1), []
+    answered(WhatIf())
+    for number in range(50):
+        gpus = 2 ** (3 + number % 8)
+        asked = WhatIf(
+            gpus=gpus, seq_len=draw.choice([2048, 4096, 8192]), micro_batch=draw.choice([1, 2]),
+            accumulation=draw.choice([1, 2, 4]), recompute=draw.choice(["none", "full"]),
+            sharding=draw.choice(["auto", "zero1", "zero3"]), tp=draw.choice([1, 1, 2, 8]),
+            pp=draw.choice([1, 1, 2, 4]) if gpus >= 64 else 1,
+            model=draw.choice(["llama3_8b", "llama3_70b", "llama2_7b"]),
+        )  # fmt: skip
+        began = time.process_time()
+        answered(asked)
+        times.append(time.process_time() - began)
+    return median(times)
 
 
 def _page() -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simulator.api.fit_check import fit_check
     from simulator.api.long_runs import goodput, simulate_jobs
-    from simulator.api.plans import plan
+    from simulator.api.plans import plan, what_if
     from simulator.api.runs import Run, Sweep, play, simulate
     from simulator.api.schedules import collective
     from simulator.api.tracing import model_from_torch
@@ -44,6 +44,7 @@ __all__ = [
     "simulate_jobs",
     "sweep",
     "training_scenario",
+    "what_if",
 ]
 
 # Module and attribute of each public name.
@@ -65,6 +66,7 @@ _HOMES = {
     "simulate_jobs": ("simulator.api.long_runs", "simulate_jobs"),
     "sweep": ("simulator.sweeps.sweep", "sweep"),
     "training_scenario": ("simulator.scenario.from_python", "training_scenario"),
+    "what_if": ("simulator.api.plans", "what_if"),
 }
 
 

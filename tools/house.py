@@ -408,7 +408,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "records of more than 20 fields": Figure(large_records, 5, 0),
     "functions of more than 8 parameters": Figure(long_signatures, 6, 0),
     "vague local names, %": Figure(vague_names, 0.2, 1.5, _assigned),
-    "edges that hang on one module": Figure(single_module_edges, 17, 20),
+    "edges that hang on one module": Figure(single_module_edges, 18, 20),
     "layers": Figure(layers, 10, 10),
     "edges between packages that import each other": Figure(upward_edges, 0, 0),
     "class names of two things": Figure(class_names_twice, 0, 0),

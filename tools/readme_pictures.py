@@ -3,7 +3,8 @@
     python -m tools.readme_pictures
 
 All come from `simulator run`: the first screen of a shipped scenario's page in Chromium, the whole page of training
-steps with a number at each part, and the timeline of a training step with few enough ranks to see each rank.
+steps with a number at each part, and the timeline of a training step with few enough ranks to see each rank. The form
+is that of `simulator app`.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def main() -> None:
             _store(_screen(page, Path(folder) / f"{name}.png", numbered=numbered), _IMAGES / f"{name}.png", colours=256)
         drawn = {path.stem: path for path in run_of(step, runs).pictures}
         _store(drawn["timeline"], _IMAGES / "training_step.png")
+        _store(_form(Path(folder) / "what_if.png"), _IMAGES / "what_if.png", colours=256)
 
 
 def _screen(page: Path, target: Path, *, numbered: bool) -> Path:
@@ -71,6 +73,18 @@ def _screen(page: Path, target: Path, *, numbered: bool) -> Path:
         if numbered:
             one.page.evaluate(_NUMBER, list(_PARTS))
         one.page.screenshot(path=str(target), full_page=numbered)
+    return target
+
+
+def _form(target: Path) -> Path:
+    """Return a picture of the form of `simulator app`."""
+    from tests.browser.chromium import browser
+    from tests.browser.test_app import FIRST, served, tab
+
+    with served() as (_, address), browser() as running, tab(running, address, 1100) as page:
+        page.set_viewport_size({"width": 1100, "height": 520})
+        page.wait_for_selector(f"text={FIRST}")
+        page.screenshot(path=str(target))
     return target
 
 

@@ -25,6 +25,7 @@ from simulator.planner.plan_report import all_played, document, front, reasons, 
 from simulator.planner.search import SearchResult, search
 from simulator.planner.sensitivity import sensitivity
 from simulator.planner.setting import scenario_of
+from simulator.planner.what_if import what_if as what_if
 from simulator.results.page.plan_page import plan_page
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_spec import PlanSpec

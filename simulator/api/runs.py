@@ -114,11 +114,19 @@ class Run(core.SimulatedRun):
         names, edges, shares = shares_over_time(self.timeline, bins)
         return pd.DataFrame(shares.T, index=pd.Index(edges[:-1], name="time_s"), columns=list(names))
 
+    @property
+    def answer(self) -> Answer:
+        """The answer to the scenario's question: `answer.sentences`, `answer.why`, `answer.findings`."""
+        return answer(self._comparison)
+
     def to_html(self) -> str:
         """Return the run's page in HTML, written by `simulator run` to report.html."""
         # A single run is a sweep of one point: the page is the same.
-        compared = Comparison(self.scenario, [self._outcome])
-        return report_page(compared, answer(compared), {0: compressed(view_of_run(self))})
+        return report_page(self._comparison, self.answer, {0: compressed(view_of_run(self))})
+
+    @property
+    def _comparison(self) -> Comparison:
+        return Comparison(self.scenario, [self._outcome])
 
     @property
     def _outcome(self) -> PointOutcome:

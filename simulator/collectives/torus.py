@@ -22,13 +22,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simulator.basics.arrays import Ints
+from simulator.cluster.builders.torus import dimensions, strides
 from simulator.cluster.cluster import Cluster, Steps
 from simulator.collectives.algorithm import (
     Algorithm,
@@ -45,68 +44,9 @@ from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
-if TYPE_CHECKING:
-    import networkx as nx
-
-
 # A strand's stage: the dimension of its rings; and the ranks whose chunks a transfer carries, those at each of some
 # starts and then every `step`-th, `count` in all: they differ in the dimensions of later stages alone.
 _Stage = tuple[int, tuple[int, ...], int, int]
-
-
-def dimensions(graph: nx.Graph[str], order: Sequence[str]) -> tuple[int, ...]:
-    """Return the side lengths of a torus with two or three dimensions, slowest first; empty if the graph is no torus.
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        Undirected.
-    order : sequence of str
-        The graph's GPUs by number; the graph has no other vertices.
-    """
-    number = {vertex: place for place, vertex in enumerate(order)}
-    if len(number) != len(graph):
-        return ()
-    links = {frozenset((number[a], number[b])) for a, b in graph.edges}
-    near = {number[vertex] for vertex in graph[order[0]]}
-    # Try every factorisation: 12 GPUs may be 3 x 4 or 4 x 3. The neighbours of the first GPU exclude almost all.
-    for lengths in _factors(len(order)):
-        around = ((step * stride) for length, stride in zip(lengths, strides(lengths), strict=True)
-                  for step in (1, length - 1))  # fmt: skip
-        if near == set(around) and links == _links(lengths):
-            return lengths
-    return ()
-
-
-def strides(lengths: Sequence[int]) -> list[int]:
-    """Return the distance between neighbours in each dimension, in GPUs counted row by row.
-
-    >>> strides((2, 3, 4))
-    [12, 4, 1]
-    """
-    return [prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
-
-
-def _factors(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield the tuples of two or three factors, each at least 3, whose product is the number.
-
-    >>> list(_factors(12))
-    [(3, 4), (4, 3)]
-    """
-    divisors = [d for d in range(3, count + 1) if count % d == 0]
-    for number in (2, 3):
-        yield from (lengths for lengths in product(divisors, repeat=number) if prod(lengths) == count)
-
-
-def _links(lengths: Sequence[int]) -> set[frozenset[int]]:
-    """Return the links, as pairs of GPU numbers, of a torus with these side lengths and GPUs numbered row by row."""
-    links = set()
-    for at in product(*map(range, lengths)):
-        here = sum(a * s for a, s in zip(at, strides(lengths), strict=True))
-        for axis, (length, stride) in enumerate(zip(lengths, strides(lengths), strict=True)):
-            # The neighbour after the last in a row is the first of the row (wrap-around).
-            links.add(frozenset((here, here + ((at[axis] + 1) % length - at[axis]) * stride)))
-    return links
 
 
 def sides_of_group(cluster: Cluster, group: Sequence[int]) -> tuple[int, ...]:

@@ -76,7 +76,7 @@ def seconds(cluster: Cluster, operation: str, nbytes: int, algorithm: str) -> fl
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
 def test_laws_on_drawn_machines(seed: int) -> None:
     generator = np.random.default_rng(seed)
-    for _ in range(many(500) if seed else 25):
+    for _ in range(many(600) if seed else 25):
         machine = drawn_machine(generator)
         size = machine["options"]["gpus"]
         ranks = int(generator.choice([2, size, size + 1, 2 * size]))

@@ -7,10 +7,10 @@ import pytest
 from simulator.basics.natural_order import natural
 from simulator.cluster import graph as graphs
 from simulator.cluster.build import build
+from simulator.cluster.builders.torus import dimensions
 from simulator.cluster.cluster import Cluster, Gpu
 from simulator.cluster.graph import Graph
 from simulator.cluster.routing import Router
-from simulator.collectives.torus import dimensions
 from simulator.report.plots import topology as plot_topology
 from simulator.report.plots.blocks import Leaf, _groups, folded
 from simulator.report.plots.layout import layout, places, selected

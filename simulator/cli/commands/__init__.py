@@ -20,7 +20,7 @@ _ORDER: Final = (
     "run", "sweep", "collective", "check", "check-algorithm", "check-plugin", "new", "list", "show", "import-model",
     "export-msccl", "import-config", "import-machine", "export-config", "export-chakra", "memory", "fit-check", "plan",
     "kernels", "program", "support", "schema", "diff", "compare-trace", "simulate-trace", "flight-recorder", "plot",
-    "rerun", "fit", "validate", "calibrate", "expect", "goodput", "jobs", "mcp",
+    "rerun", "fit", "validate", "calibrate", "expect", "goodput", "jobs", "app", "mcp",
 )  # fmt: skip
 
 

@@ -6,16 +6,19 @@ to the left: with shape (3,), the cables are 0 -- 1, 1 -- 2 and 2 -- 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
 from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.quantity import Bandwidth, Count, Seconds
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Lengths = Annotated[Sequence[Count], Field(min_length=1)]
 
@@ -77,3 +80,58 @@ def size(world_size: int, servers: int, *, shape: Sequence[int], **_: object) ->
     """
     gpus = prod(shape)
     return GraphSize(gpus, sum(gpus if length > 2 else gpus * (length - 1) // 2 for length in shape))
+
+
+def dimensions(graph: nx.Graph[str], order: Sequence[str]) -> tuple[int, ...]:
+    """Return the side lengths of a torus with two or three dimensions, slowest first; empty if the graph is no torus.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        Undirected.
+    order : sequence of str
+        The graph's GPUs by number; the graph has no other vertices.
+    """
+    number = {vertex: place for place, vertex in enumerate(order)}
+    if len(number) != len(graph):
+        return ()
+    links = {frozenset((number[a], number[b])) for a, b in graph.edges}
+    near = {number[vertex] for vertex in graph[order[0]]}
+    # Try every factorisation: 12 GPUs may be 3 x 4 or 4 x 3. The neighbours of the first GPU exclude almost all.
+    for lengths in _factors(len(order)):
+        around = ((step * stride) for length, stride in zip(lengths, strides(lengths), strict=True)
+                  for step in (1, length - 1))  # fmt: skip
+        if near == set(around) and links == _links(lengths):
+            return lengths
+    return ()
+
+
+def strides(lengths: Sequence[int]) -> list[int]:
+    """Return the distance between neighbours in each dimension, in GPUs counted row by row.
+
+    >>> strides((2, 3, 4))
+    [12, 4, 1]
+    """
+    return [prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
+
+
+def _factors(count: int) -> Iterator[tuple[int, ...]]:
+    """Yield the tuples of two or three factors, each at least 3, whose product is the number.
+
+    >>> list(_factors(12))
+    [(3, 4), (4, 3)]
+    """
+    divisors = [d for d in range(3, count + 1) if count % d == 0]
+    for number in (2, 3):
+        yield from (lengths for lengths in product(divisors, repeat=number) if prod(lengths) == count)
+
+
+def _links(lengths: Sequence[int]) -> set[frozenset[int]]:
+    """Return the links, as pairs of GPU numbers, of a torus with these side lengths and GPUs numbered row by row."""
+    links = set()
+    for at in product(*map(range, lengths)):
+        here = sum(a * s for a, s in zip(at, strides(lengths), strict=True))
+        for axis, (length, stride) in enumerate(zip(lengths, strides(lengths), strict=True)):
+            # The neighbour after the last in a row is the first of the row (wrap-around).
+            links.add(frozenset((here, here + ((at[axis] + 1) % length - at[axis]) * stride)))
+    return links

@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from simulator.basics.natural_order import natural
-from simulator.collectives.torus import dimensions
+from simulator.cluster.builders.torus import dimensions
 from simulator.report.plots.blocks import Drawing, Leaf, folded
 
 if TYPE_CHECKING:

@@ -11,14 +11,19 @@ from typing import Final
 from simulator.basics.counts import number_of
 from simulator.basics.edition import VERSION
 from simulator.report.tables.answer_table import AnswerTable
+from simulator.report.views.timeline_pairs import TimelinePairs
 from simulator.results.page.document import document
 from simulator.results.page.html_text import html_text
-from simulator.results.page.timeline_panel import timeline_panel
 from simulator.results.presentation import Presentation
 
 FILE: Final = "report.html"
 # Size of a picture on the page, relative to its pixels: 80 pixels an inch of 150 dots.
 _SCALE: Final = 80 / 150
+_CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls hidden" id="pairs"></div>
+<div class="controls"><label>search <input id="search" type="search" size="18"></label>
+<button class="plain" id="closer">Zoom in</button><button class="plain" id="wider">Zoom out</button>
+<button class="plain" id="whole">Reset</button>
+<span class="note">Both timelines share time window and cursor. Shift+drag: statistics of a range.</span></div>"""
 
 
 def answer_page(presentation: Presentation, pictures: Mapping[str, bytes], files: Sequence[str]) -> str:
@@ -44,6 +49,15 @@ def answer_page(presentation: Presentation, pictures: Mapping[str, bytes], files
         _files(files),
     ]
     return document(title, parts, pair.data if pair else None)
+
+
+def timeline_panel(pairs: TimelinePairs) -> str:
+    """Return the panel with both timelines (HTML); scripts draw them from the data of `pairs`."""
+    timelines = "".join(
+        f'<h3 class="run">{escape(name)}</h3><div id="run{side}"></div><div id="memory{side}"></div>'
+        for side, name in enumerate(pairs.names)
+    )
+    return f"{_CONTROLS}{timelines}</section>"
 
 
 def _picture(title: str, png: bytes) -> str:

@@ -12,10 +12,10 @@ from simulator.report.views import view as views
 from simulator.report.views.timeline_pairs import TimelinePair, TimelinePairs
 from simulator.results.figure_text import figure_texts, relative_change_text
 from simulator.results.main_difference import main_difference
+from simulator.results.page.answer_page import timeline_panel
 from simulator.results.page.document import document
 from simulator.results.page.html_text import html_text
 from simulator.results.page.point_table import text_cell
-from simulator.results.page.timeline_panel import timeline_panel
 from simulator.results.run_differences import CommonPoint, RunDifferences, ValueChange, key_text
 
 # View size in a pair, before text encoding [B]; maximum number of pairs with views.

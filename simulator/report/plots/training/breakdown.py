@@ -46,6 +46,13 @@ def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
     return passes | exposed | ({HOST_WAIT: waited} if waited else {}) | {_IDLE: report["bubble_time_s"]}
 
 
+def coloured_parts(report: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
+    """Return the parts of a report's step time that a bar shows, with their colours: {part: (seconds, colour)}."""
+    bar = parts(report)
+    names = _part_names([bar], sum(bar.values()))
+    return {name: (bar[name], colour) for name, colour in _colours(names).items()}
+
+
 def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
     """Return a figure with a bar of step time per run (at most the forty fastest), with speed and memory beside it.
 
