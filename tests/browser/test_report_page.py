@@ -1204,3 +1204,56 @@ def test_points_without_enough_memory_have_hollow_dots_and_both_axes_say_that_th
         hollow = one.page.locator("#overview circle.lacks")
         assert [int(dot.get_attribute("data-index")) for dot in hollow.all()] == lacking
         assert "Hollow dots: the point does not fit in memory." in one.page.locator("#overview").inner_text()
+
+
+def test_every_pass_of_a_pipeline_has_the_number_of_its_micro_batch(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["staged"] / FILE, script=DRAWN_TEXTS) as one:
+        one.drawn()
+        texts = one.value("document.querySelector('#pipeline canvas').texts")
+    numbers = [int(text.split()[0]) for text, *_ in texts if re.fullmatch(r"\d+( (forward|backward))?", text)]
+    # Four stages, forward and backward.
+    assert {number: numbers.count(number) for number in range(8)} == dict.fromkeys(range(8), 8)
+
+
+def test_exposed_communication_adds_up_to_the_reports_and_a_click_shows_a_span(
+    running: Any, folders: dict[str, Path]
+) -> None:
+    told = report(folders["sharded"])["points"]
+    with opened(running, folders["sharded"] / FILE) as one:
+        for number, point in enumerate(told):
+            one.value(f"pick({number})")
+            one.until(f"state.drawn === {number}")
+            ranks = one.value("new Set(state.timeline.lanes.map(lane => lane.who)).size")
+            every = "exposedSpans(state.timeline.lanes, 1e9).reduce((sum, one) => sum + one.exposed, 0)"
+            exposed = one.value(f"{every} * state.timeline.unit")
+            assert exposed == pytest.approx(ranks * point["report"]["exposed_comm_time_s"], rel=0.02)
+        assert 1 <= one.page.locator("#exposed li").count() <= 10
+        one.page.get_by_text("Exposed communication:").click()
+        one.page.locator("#exposed button").first.click()
+        begin, end, start = one.value(
+            "(({ lane, i }) => [state.view.from, state.view.to, lane.start[i]])(state.timeline.chosen)"
+        )
+        assert begin <= start < end
+        assert "of" in one.page.locator("#exposed li").first.inner_text()
+
+
+def test_memory_is_scaled_to_all_points_or_to_the_point(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        one.value("pick(2)")
+        one.until("state.drawn === 2")
+        before = pixels(one, "#memory canvas")
+        one.page.get_by_label("scale of this point alone").check()
+        assert not np.array_equal(before, pixels(one, "#memory canvas"))
+        assert one.value("state.memory.reach") == 0
+
+
+def test_several_notes_on_trust_are_folded_below_the_first(running: Any, folders: dict[str, Path]) -> None:
+    caveats = report(folders["staged"])["answer"]["caveats"]
+    with opened(running, folders["staged"] / FILE) as one:
+        one.drawn()
+        folded = one.page.locator("details.trust")
+        assert f"{len(caveats) - 1} further note" in folded.locator("summary").inner_text()
+        assert not folded.locator("p").first.is_visible()
+        folded.locator("summary").click()
+        assert folded.locator("p").last.is_visible()

@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.counts import number_of
 from simulator.findings.algorithm_terms import terms_text
 from simulator.findings.answer import Answer
 from simulator.findings.budget import amount_text
@@ -111,7 +112,7 @@ def _head(compared: Comparison, answer: Answer) -> str:
     count = explained if len(compared.rows) > 1 else ""
     sentences = "".join(f'<p class="answer">{html_text(sentence)}</p>' for sentence in answer.sentences)
     why = f'<p class="why"><b>Why:</b> {html_text(answer.why)}</p>' if answer.why else ""
-    trusted = "".join(f'<p class="trust note"><b>Trust:</b> {html_text(caveat.text)}.</p>' for caveat in answer.caveats)
+    trusted = _trust([html_text(caveat.text) for caveat in answer.caveats])
     if answer.algorithms:
         trusted += f'<p class="note"><b>Algorithms:</b> {html_text(terms_text(answer.algorithms))}.</p>'
     summaries = small_tables(compared, answer)
@@ -126,6 +127,15 @@ def _head(compared: Comparison, answer: Answer) -> str:
         f'<div class="glance"><section>{sentences}{why}{trusted}<div class="scroll">{tables}</div></section>'
         '<section class="hidden needsjs"><div id="overview"></div></section></div>'
     )
+
+
+def _trust(notes: Sequence[str]) -> str:
+    """Return notes on trust, texts in HTML: one as a paragraph, several folded below the first."""
+    if len(notes) < 2:
+        return "".join(f'<p class="trust note"><b>Trust:</b> {note}.</p>' for note in notes)
+    head = f"<b>Trust:</b> {notes[0]}; {number_of(len(notes) - 1, 'further note')}"
+    further = "".join(f"<p>{note}.</p>" for note in notes[1:])
+    return f'<details class="trust note"><summary>{head}</summary>{further}</details>'
 
 
 def _small(table: SmallTable) -> str:

@@ -72,7 +72,7 @@ class Timeline {
     this.byKernel = false;
     this.selection = null;
     this.chosen = null;
-    this.row = this.lanes.length > 40 ? 12 : 19;
+    this.row = this.lanes.length > 40 ? 12 : this.lanes.length > 16 ? 19 : 25;
     this.canvas = make("canvas", { class: "lanes", tabindex: 0, role: "application",
       "aria-label": `Timeline of ${this.lanes.length} lanes. Left and right arrows pan, plus and minus zoom, ` +
         "0 resets, Enter marks a time, Escape removes the mark, N and P select the next and previous span, up and down arrows select a lane." });
@@ -172,7 +172,7 @@ class Timeline {
           before = after;
         }
       }
-      last = wide > 46 && this.row > 14 && !parts ? { text: lane.nameOf(i), x, wide, colour, alpha } : null;
+      last = wide > 9 && this.row > 14 && !parts ? { text: lane.nameOf(i), x, wide, colour, alpha } : null;
       if (this.chosen && this.chosen.lane === lane && this.chosen.i === i) {
         pen.strokeStyle = themed("--text"); pen.strokeRect(x + 0.5, top + 1.5, wide, this.row - 4);
       }
@@ -184,12 +184,15 @@ class Timeline {
   }
   // The name of a bar, in the room that the next bar leaves of it.
   label(pen, { text, x, colour, alpha }, room, top) {
-    if (room <= 46) return;
+    // In a narrow bar of a pipeline, the number of the micro-batch alone.
+    const number = /^\d+ /.test(text) ? [`${parseInt(text, 10)}`] : [];
+    const said = [...(room > 46 ? [text] : []), ...number].find((one) => pen.measureText(one).width < room - (one === text ? 6 : 3));
+    if (said === undefined) return;
     const [r, g, b] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
     pen.globalAlpha = alpha;
     pen.fillStyle = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000" : "#fff";
     pen.textAlign = "left";
-    if (pen.measureText(text).width < room - 6) pen.fillText(text, x + 3, top + this.row / 2);
+    pen.fillText(said, x + (said === text ? 3 : 2), top + this.row / 2);
   }
   laneUnder(event) { return this.lanes[Math.floor((event.clientY - this.canvas.getBoundingClientRect().top) / this.row)]; }
   under(event) {
@@ -294,4 +297,36 @@ class Timeline {
       make("thead", {}, make("tr", {}, ...["rank", "kind", "spans", "time", "share"].map((t) => make("th", { text: t })))),
       make("tbody", {}, ...body)));
   }
+}
+
+// The spans of communication that are longest beside no computation of their rank: [{lane, i, exposed}], longest first.
+function exposedSpans(lanes, count) {
+  const found = [];
+  for (const lane of lanes.filter((one) => one.stream.startsWith("communication"))) {
+    const computing = lanes.find((one) => one.stream === "compute" && one.who === lane.who);
+    let j = 0;
+    lane.start.forEach((start, i) => {
+      let hidden = 0;
+      while (computing && j < computing.end.length && computing.end[j] <= start) j += 1;
+      for (let k = j; computing && k < computing.start.length && computing.start[k] < lane.end[i]; k++) {
+        hidden += Math.min(computing.end[k], lane.end[i]) - Math.max(computing.start[k], start);
+      }
+      const exposed = lane.end[i] - start - hidden;
+      if (exposed > 1e-9 * lane.end[i]) found.push({ lane, i, exposed });
+    });
+  }
+  return found.sort((a, b) => b.exposed - a.exposed).slice(0, count);
+}
+
+// The longest exposed spans as a list; a click shows one in the timeline.
+function listExposed(panel, list, timeline) {
+  const spans = timeline ? exposedSpans(timeline.lanes, 10) : [];
+  panel.classList.toggle("hidden", !spans.length);
+  list.replaceChildren(...spans.map((span) => {
+    const { lane, i, exposed } = span;
+    const [whole, at] = [lane.end[i] - lane.start[i], lane.start[i]].map((time) => write(time * timeline.unit, "s"));
+    const button = make("button", { class: "plain", text: `${lane.nameOf(i)}, ${lane.who}` });
+    button.addEventListener("click", () => { timeline.zoomTo(span); timeline.canvas.scrollIntoView({ block: "nearest" }); });
+    return make("li", {}, button, ` ${write(exposed * timeline.unit, "s")} of ${whole} exposed, at ${at}`);
+  }));
 }

@@ -10,7 +10,7 @@ class Memory {
   // `most`: bytes that the axis reaches, the same for all points of a page.
   constructor(place, played, view, most) {
     const memory = played.memory;
-    Object.assign(this, { memory, view, most, unit: played.unit_s, end: played.end });
+    Object.assign(this, { memory, view, most, reach: most, unit: played.unit_s, end: played.end });
     this.time = sums(memory.time);
     this.total = this.time.map((_, i) => memory.held.reduce((sum, column) => sum + column[i], 0));
     this.canvas = make("canvas", { tabindex: 0, role: "img", "aria-label": this.words() });
@@ -21,6 +21,8 @@ class Memory {
     view.followers.add(() => this.draw());
     this.draw();
   }
+  // The axis reaches this point's peak, or the most of all points.
+  scaleToOwn(own) { this.reach = own ? 0 : this.most; this.view.tell(); }
   words() {
     const { memory } = this;
     const peak = this.total[memory.peak];
@@ -50,7 +52,7 @@ class Memory {
     const left = gutter(width);
     const floor = height - AXIS;
     const peak = this.total[this.memory.peak] || 1;
-    const most = Math.max(this.most, peak);
+    const most = Math.max(this.reach, peak);
     const near = this.memory.capacity && this.memory.capacity <= most;
     const top = 1.06 * most;
     timeAxis(pen, left, width, floor, this.view, this.unit);

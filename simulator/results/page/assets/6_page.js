@@ -104,8 +104,11 @@ async function show(index) {
   at("timelinepanel").classList.toggle("hidden", !state.timeline);
   at("colourpanel").classList.toggle("hidden", !played.lanes.lanes.some((lane) => (lane.kernels || []).length));
   if (state.timeline) state.timeline.colourBy(at("colourby").value === "kernel kind");
+  listExposed(at("exposedpanel"), at("exposed"), state.timeline);
   at("memorypanel").classList.toggle("hidden", !played.memory);
   if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.mostMemory); new Holders(at("holders"), state.memory, view); }
+  at("memoryscale").classList.toggle("hidden", data.points.length < 2);
+  if (played.memory) state.memory.scaleToOwn(at("memoryown").checked);
   at("pipelinepanel").classList.toggle("hidden", !played.pipeline);
   if (played.pipeline) state.pipeline = new Timeline(at("pipeline"), { ...played, lanes: played.pipeline }, view);
   groups(data.points[index].groups || []);
@@ -337,6 +340,7 @@ function start() {
   });
   at("search").addEventListener("input", (event) => { if (state.timeline) state.timeline.search(event.target.value); });
   at("search").addEventListener("keydown", (event) => { if (event.key === "Enter" && state.timeline && state.timeline.chosen) state.timeline.zoomTo(state.timeline.chosen); });
+  at("memoryown").addEventListener("change", (event) => { if (state.memory) state.memory.scaleToOwn(event.target.checked); });
   at("colourby").addEventListener("change", (event) => { if (state.timeline) state.timeline.colourBy(event.target.value === "kernel kind"); });
   at("whole").addEventListener("click", () => state.view && state.view.set(0, state.view.end));
   at("closer").addEventListener("click", () => state.view && state.view.zoom(0.5, (state.view.from + state.view.to) / 2));
