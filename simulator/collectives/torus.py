@@ -1,16 +1,19 @@
 """Torus: rings along every dimension of a grid with joined edges, in both directions at once, over all links of a GPU.
 
-The array is cut into twice as many strands as dimensions. Each strand is added in rings along one dimension after the
-other, every stage on the part that the stage before left, and is gathered back the other way. Strand q begins with
-another dimension than its neighbours, and every dimension has a strand in each direction, so each link always carries
-exactly one strand where the sides are equal. The steps of a sum are twice the sides minus 1 each, not twice the ranks.
+all_reduce, reduce_scatter and all_gather among N ranks on D dimensions of L_d ranks each. The array is cut into 2 D
+*strands*, equal shares of every rank's part. A strand is added in rings along one dimension after the other; each such
+*stage* works on the chunks that the stage before left to a rank. The strand is then gathered in the opposite order.
+Strands 2 d and 2 d + 1 begin with dimension d, in opposite directions, and take the other dimensions in turn. With
+equal sides of three or more ranks, each direction of each link therefore carries one strand at a time. An all_reduce
+takes 2 times the sum of (L_d - 1) steps; one ring over all ranks takes 2 (N - 1).
 
-Example: 2 dimensions of 2 ranks, ranks 0 1 in the first row and 2 3 in the second; chunks of rank r written r.
+Example: 2 dimensions of 2 ranks, ranks 0 1 in the first row and 2 3 in the second; chunk r is rank r's part. Transfers
+of rank 0 in a reduce_scatter (ranks 1 and 2 do the same with their neighbours):
 
-    strand 0    along columns, add    0 <-> 2: chunks 2 3 and 0 1    then along rows, add    0 <-> 1: chunks 1 and 0
-    strand 2    along rows, add       0 <-> 1: chunks 1 3 and 0 2    then along columns      0 <-> 2: chunks 2 and 0
+    strand 0    along columns    sends chunks 2 3 to rank 2, receives 0 1    along rows       sends 1, receives 0
+    strand 2    along rows       sends chunks 1 3 to rank 1, receives 0 2    along columns    sends 2, receives 0
 
-Strands 1 and 3 do the same in the other direction, which two ranks do not distinguish.
+Strands 1 and 3 go in the other direction, which is the same among two ranks: they share its link.
 
 References
 ----------
@@ -44,15 +47,16 @@ from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
-# A strand's stage: the dimension of its rings; and the ranks whose chunks a transfer carries, those at each of some
-# starts and then every `step`-th, `count` in all: they differ in the dimensions of later stages alone.
+# A strand's stage: (dimension of its rings, starts, step, count). A step of a ring has a transfer, a *run*, for each of
+# the starts: with the chunk of the rank at the start, and then of every `step`-th rank, `count` in all. These ranks
+# differ in the dimensions of later stages alone.
 _Stage = tuple[int, tuple[int, ...], int, int]
 
 
 def sides_of_group(cluster: Cluster, group: Sequence[int]) -> tuple[int, ...]:
-    """Return the number of a group's ranks along each dimension in which the group goes round a torus, slowest first.
+    """Return the side lengths of the part of a torus that a group fills, the dimension that varies slowest first.
 
-    Empty unless the group is all of one or several dimensions, row by row.
+    Empty unless the group spans whole dimensions, with ranks in row-major order.
     """
     # No vertex besides GPUs with ranks: a look at the kinds of many vertices is cheap, a look at their links is not.
     if len(cluster.graph) != cluster.world_size:
@@ -68,7 +72,13 @@ def sides_of_group(cluster: Cluster, group: Sequence[int]) -> tuple[int, ...]:
 
 
 def sides_of(request: CollectiveRequest) -> tuple[int, ...]:
-    """Return the number of ranks along each dimension, the last fastest; a single ring if the request has none."""
+    """Return the side lengths of a request's torus, the last varying fastest; a single ring if the request has none.
+
+    Raises
+    ------
+    ValueError
+        The sides do not have the request's number of ranks.
+    """
     sides = request.sides or (request.world_size,)
     if prod(sides) != request.world_size:
         raise ValueError(f"sides {list(sides)} must have {request.world_size} ranks")
@@ -78,8 +88,10 @@ def sides_of(request: CollectiveRequest) -> tuple[int, ...]:
 def _stages(sides: Sequence[int], first: int) -> list[_Stage]:
     """Return a strand's stages when it adds, with dimension `first` first and the others in turn.
 
-    >>> _stages((4, 2), 0)
-    [(0, (0,), 1, 2), (1, (0,), 1, 1)]
+    In a cube, the ranks that differ in the first and third dimension are no single run:
+
+    >>> _stages((4, 2), 0), _stages((3, 3, 3), 1)[0]
+    ([(0, (0,), 1, 2), (1, (0,), 1, 1)], (1, (0, 9, 18), 1, 3))
     """
     order = [(first + i) % len(sides) for i in range(len(sides))]
     distances = strides(sides)
@@ -124,10 +136,10 @@ def _rings(
     builder: ScheduleBuilder, sides: Sequence[int], stage: _Stage, earlier: Sequence[int], number: int, channel: int,
     arrived: Sequence[Ints], *, reduce: bool,
 ) -> list[Ints]:  # fmt: skip
-    """Add a stage's rings to a schedule; return the number of the last transfer into each rank, for each run.
+    """Add a stage's rings to a schedule; return the index of the last transfer into each rank, an array for each run.
 
-    `earlier` has the dimensions of earlier stages; `arrived` the numbers of transfers to wait for, by rank; `channel`
-    is the number of the first FIFO.
+    `reduce`: add, else copy; `number`: of the strand; `earlier`: dimensions of earlier stages; `channel`: the first
+    FIFO to use; `arrived`: indices of transfers to wait for, arrays by rank.
     """
     axis, starts, step, count = stage
     n, length, runs, strands, distances = prod(sides), sides[axis], len(starts), 2 * len(sides), strides(sides)
@@ -161,7 +173,7 @@ def _rings(
 
 
 def plan(request: CollectiveRequest) -> Schedule:
-    """Return a schedule with the sides' sum less the dimensions as rounds, in each strand; twice for an all_reduce."""
+    """Return a schedule of 2 D strands, each with as many steps as the sum of (side - 1); twice for an all_reduce."""
     sides, n = sides_of(request), request.world_size
     reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
     strands = 2 * len(sides)
@@ -186,7 +198,8 @@ def plan(request: CollectiveRequest) -> Schedule:
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return the time of strands that keep step on an idle network [s]; None if sides, links or chunks are unequal.
 
-    With D sides of L ranks, a stage in which a transfer carries n / (2 D) / L^i elements takes L - 1 steps; i = 1 .. D.
+    With D sides of L ranks and n elements in the whole array, stage i = 1 .. D takes L - 1 steps, each a latency and
+    the bytes of n / (2 D L^i) elements over the rate of a link; an all_reduce takes both phases.
     """
     sides = sides_of(request)
     strands, length = 2 * len(sides), sides[0]
@@ -211,7 +224,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 def steps(request: CollectiveRequest) -> Steps:
-    """Return the step count of a strand, all inside: no torus here has nodes."""
+    """Return the step count of a strand, all inside a node: a torus is not divided into nodes."""
     return Steps(sum(side - 1 for side in sides_of(request)) * (2 if request.operation == "all_reduce" else 1))
 
 

@@ -1,4 +1,4 @@
-"""A form for "what if": model, cards, network, method, lengths and layout; the answer follows each change.
+"""A form for "what if": model, GPUs, network, method, sequence length, batch and layout; the answer follows a change.
 
 The form is built on Panel (HoloViz), which shows the same widgets in a notebook and in a page of a local server. It
 says what `simulator run` says of the scenario beside it.
@@ -46,13 +46,13 @@ class WhatIf:
     gpus: int = 8
     network: str = AUTO  # topology; auto: the shipped machine whose slots the card fits
     framework: str = "torchtitan"
-    method: str = "full"  # what is trained: all parameters, or adapters
-    precision: str = AUTO
-    sharding: str = AUTO
+    method: str = "full"  # training of all parameters ("full"), or of adapters ("lora", "qlora")
+    precision: str = AUTO  # auto: the GPU's usual mixed precision
+    sharding: str = AUTO  # auto: zero3 on several GPUs, ddp on one
     seq_len: int = 4096  # [tokens]
-    micro_batch: int = 1  # sequences of a micro-batch on each replica
+    micro_batch: int = 1  # sequences per micro-batch and data-parallel rank
     accumulation: int = 1  # micro-batches of a step
-    recompute: str = "none"
+    recompute: str = "none"  # activations that are computed again: an activation_checkpointing policy
     tp: int = 1  # tensor-parallel ranks
     pp: int = 1  # pipeline stages
     cp: int = 1  # context-parallel ranks
@@ -68,7 +68,7 @@ class WhatIf:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The step as a scenario, in plain data; what is the default stays away."""
+        """The step as a scenario, in plain data, without keys at their defaults."""
         layout = {name: size for name in ("tp", "pp", "cp", "ep") if (size := getattr(self, name)) > 1}
         further = {
             "training.sharding": None if self.sharding == AUTO else self.sharding,
@@ -96,7 +96,7 @@ class WhatIf:
 
 @cache
 def choices() -> dict[str, tuple[Any, ...]]:
-    """Return the allowed values of each field of the form; none where any number may stand."""
+    """Return the allowed values of each field of the form; an empty tuple where any positive number is allowed."""
     networks = tuple(name for name in registry.names("topology"))
     allowed: dict[str, tuple[Any, ...]] = {
         "model": tuple(registry.names("model")),
@@ -166,7 +166,7 @@ def _duration(report: Mapping[str, Any]) -> str:
 def _bar(
     title: str, parts: Mapping[str, tuple[float, str]], text: Callable[[float], str], capacity: float = 0.0
 ) -> str:
-    """Return a bar in HTML: named parts with colours, and a mark at the capacity where the parts pass it."""
+    """Return a bar in HTML: named parts (size, colour), and a mark at the capacity, also if the parts exceed it."""
     total = sum(size for size, _ in parts.values())
     longest = max(total, capacity)
     shares = {name: 100 * size / longest for name, (size, _) in parts.items()}
@@ -201,7 +201,7 @@ def what_if(*, page: Callable[[WhatIf], str] | None = None, **settings: Any) -> 
     Parameters
     ----------
     page : function (WhatIf) -> str, optional
-        Address of the step's whole page, on a server that has one.
+        Returns the address of the page of a step's run, for the link "Open as page"; without it there is no link.
     **settings : optional
         What the form describes at first: `model`, `gpu`, `gpus`, `method`, `seq_len` and other fields of `WhatIf`.
 

@@ -1,7 +1,9 @@
 """How is a machine fitted to several sweeps: several operations, within a node and over nodes?
 
-For each operation and place (within a node, over nodes), the sweep with most ranks is fitted. Sweeps on fewer ranks of
-a node give the time for a rank's own part (`own_part`), and check the fit. Constants without a sweep are reported.
+A sweep has the times of one operation over array sizes. For each operation within a node, and for each over nodes, the
+sweep with most ranks is fitted. Sweeps on fewer ranks of a node determine `own_part`, by their largest size alone: the
+time of a rank for its own part of the array, relative to the time for a part that it sends. At all sizes they check
+the fit. `MachineFit.untold` names the constants that no sweep determines.
 
     all_gather on 8, 4 and 2 ranks of a node    ->   fit on 8; own_part from 4 and 2; checks on 4 and 2
     all_reduce on 16 ranks over two nodes       ->   another fit
@@ -85,8 +87,9 @@ def fit_all(
 
 
 def _of_fewer(fit: Fit, most: SweepTimes, fewer: Sequence[SweepTimes]) -> MachineCollective:
-    """Return a fitted machine whose `own_part` comes from the rates of sweeps on fewer ranks, at the largest size that
-    both have. Switches that add leave no part to handle.
+    """Return a fit's constants with the `own_part` that explains best the rates of sweeps on fewer ranks, each at the
+    largest size that it shares with the fitted sweep. The constants of sums in switches (NVLS) stay as they are: ranks
+    then handle no part of their own.
     """
     if ALGORITHMS.find(fit.machine.algorithm).auxiliary is Auxiliary.SWITCHES:
         return fit.machine
@@ -107,7 +110,7 @@ def _of_fewer(fit: Fit, most: SweepTimes, fewer: Sequence[SweepTimes]) -> Machin
 
 
 def with_own_part(machine: MachineCollective, operation: str, ranks: int, own_part: float) -> MachineCollective:
-    """Return constants with another `own_part`, and the same times on this number of ranks."""
+    """Return constants with another `own_part`, and a rate with which the times on `ranks` ranks stay the same."""
     cap = machine.rate_cap * own_share(operation, ranks, machine.own_part) / own_share(operation, ranks, own_part)
     return replace(machine, rate_cap=float(f"{cap:.4g}"), own_part=own_part)
 
