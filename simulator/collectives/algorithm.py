@@ -138,6 +138,8 @@ class Algorithm:
         Whether this volume is the least possible.
     closed_form : function (CollectiveRequest, ElementSizes, IdleNetwork) -> float or None
         Time on an idle network [s] if an exact formula is known; else None.
+    about : function (CollectiveRequest, ElementSizes, IdleNetwork) -> float or None
+        An estimate of this time [s], for requests without a formula; None: from the schedule (estimate.py).
     options : tuple of str
         Names among rank_order, chunks, servers and nodes that the algorithm reads from a request.
     flows : function (CollectiveRequest) -> Flows
@@ -172,6 +174,7 @@ class Algorithm:
     volume: Volume
     minimal: Callable[[CollectiveRequest], bool]
     closed_form: ClosedForm = field(default=lambda request, sizes, network: None)
+    about: ClosedForm = field(default=lambda request, sizes, network: None)
     options: tuple[str, ...] = ()
     flows: Callable[[CollectiveRequest], Flows] = field(default=lambda request: Flows())
     share_of_ring: float = 1.0

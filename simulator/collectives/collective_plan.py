@@ -176,7 +176,7 @@ def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
         request = replace(request, sides=sides_of_group(cluster, task.group))
     nodes = request.nodes or (tuple(range(request.world_size)),)
     request = replace(request, mesh=all(_meshed(cluster, [task.group[place] for place in node]) for node in nodes))
-    if request.rings or request.sides or request.operation in ROOTED:
+    if request.rings or request.operation in ROOTED:
         return request
     # Over several nodes, a full mesh has the rings of `multi_ring`.
     if request.mesh and len(nodes) > 1:
@@ -251,9 +251,11 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
         if attempt is not None:
             request, op = attempt
             algorithm = ALGORITHMS.find(name)
-            time = algorithm.closed_form(request, op.sizes, _network(cluster, task.group, op))
+            network = _network(cluster, task.group, op)
+            time = algorithm.closed_form(request, op.sizes, network)
             exact = time is not None
-            seconds = time if exact else estimate(cluster, op)
+            rough = None if exact else algorithm.about(request, op.sizes, network)
+            seconds = time if exact else estimate(cluster, op) if rough is None else rough
             candidates.append(Candidate(name, seconds, exact, algorithm.stands_in))
     return candidates
 

@@ -72,7 +72,7 @@ def in_tori(ranks: int) -> Iterator[Example]:
     """Yield test settings with the ranks on every grid of two dimensions, on a grid of three, and on a ring.
 
     >>> [example.sides for example in in_tori(12)]
-    [(2, 6), (3, 4), (4, 3), (6, 2), (2, 2, 3), ()]
+    [(2, 6), (3, 4), (4, 3), (6, 2), (2, 3, 2), ()]
     """
     lengths = [length for length in divisors(ranks) if 1 < length < ranks]
     yield from (Example(sides=(length, ranks // length)) for length in lengths)

@@ -42,7 +42,7 @@ from simulator.collectives.algorithm import (
     least_volume,
 )
 from simulator.collectives.example import in_tori
-from simulator.collectives.idle import IdleNetwork
+from simulator.collectives.idle import AlikeRoutes, IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
@@ -58,10 +58,12 @@ def sides_of_group(cluster: Cluster, group: Sequence[int]) -> tuple[int, ...]:
 
     Empty unless the group spans whole dimensions, with ranks in row-major order.
     """
-    # No vertex besides GPUs with ranks: a look at the kinds of many vertices is cheap, a look at their links is not.
-    if len(cluster.graph) != cluster.world_size:
+    # Apart from a storage, which carries no collective, the network has the ranks alone.
+    storage = [vertex for vertex in cluster.graph if cluster.graph.nodes[vertex]["kind"] == "storage"]
+    if len(cluster.graph) - len(storage) != cluster.world_size:
         return ()
-    lengths = cluster.remember(dimensions, lambda: dimensions(cluster.graph, cluster.ranks))
+    graph = cluster.graph.subgraph(cluster.ranks) if storage else cluster.graph
+    lengths = cluster.remember(dimensions, lambda: dimensions(graph, cluster.ranks))
     rest, lengths_round, places = group[0], list[int](), [group[0]]
     for length, stride in zip(lengths, strides(lengths), strict=True):
         at, rest = divmod(rest, stride)
@@ -195,6 +197,46 @@ def plan(request: CollectiveRequest) -> Schedule:
     )  # fmt: skip
 
 
+def about(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return the time on an idle network if chunks were equal [s]; None if links are unequal or shared.
+
+    With unequal sides, strands wait for each other: the time is that of the slowest strand alone, or of the dimension
+    whose links carry most, whichever is longer.
+    """
+    sides, strands = sides_of(request), 2 * len(sides_of(request))
+    hop = _hop(request, network)
+    if hop is None or min(sides) < 3:
+        return None
+    time = network.startup
+    for itemsize in _phases(request, sizes):
+        alone, carried = [0.0] * len(sides), [0.0] * len(sides)
+        for first in range(len(sides)):
+            part = request.elements / strands * itemsize
+            for axis, *_ in _stages(sides, first):
+                part /= sides[axis]
+                alone[first] += (sides[axis] - 1) * (hop.latency + part / hop.rate(1))
+                carried[axis] += (sides[axis] - 1) * part / hop.rate(1)
+        time += max(*alone, *carried)
+    return time
+
+
+def _hop(request: CollectiveRequest, network: IdleNetwork) -> AlikeRoutes | None:
+    """Return the common route between neighbours; None if routes differ or share links."""
+    ranks, links, sides = np.arange(request.world_size), Counter[tuple[int, int]](), sides_of(request)
+    for length, stride in zip(sides, strides(sides), strict=True):
+        at = ranks // stride % length
+        for ahead in (1, -1):
+            links.update(zip(ranks.tolist(), (ranks + ((at + ahead) % length - at) * stride).tolist(), strict=True))
+    hops = network.undisturbed(links, reducing=request.operation != "all_gather")
+    return None if hops is None or len(set(hops.values())) != 1 else next(iter(hops.values()))
+
+
+def _phases(request: CollectiveRequest, sizes: ElementSizes) -> list[int]:
+    """Return the size of an element in each phase: adding, gathering [B]."""
+    adding, gathering = request.operation != "all_gather", request.operation != "reduce_scatter"
+    return [sizes.reduced] * adding + [sizes.copied] * gathering
+
+
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return the time of strands that keep step on an idle network [s]; None if sides, links or chunks are unequal.
 
@@ -202,25 +244,8 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
     the bytes of n / (2 D L^i) elements over the rate of a link; an all_reduce takes both phases.
     """
     sides = sides_of(request)
-    strands, length = 2 * len(sides), sides[0]
-    if len(set(sides)) != 1 or length < 3 or request.elements % (request.world_size * strands):
-        return None
-    ranks, links = np.arange(request.world_size), Counter[tuple[int, int]]()
-    for stride in strides(sides):
-        at = ranks // stride % length
-        for ahead in (1, -1):
-            links.update(zip(ranks.tolist(), (ranks + ((at + ahead) % length - at) * stride).tolist(), strict=True))
-    reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
-    hops = network.undisturbed(links, reducing=reducing)
-    if hops is None or len(set(hops.values())) != 1:
-        return None
-    (hop,) = set(hops.values())
-    time = network.startup
-    for itemsize in [sizes.reduced] * reducing + [sizes.copied] * copying:
-        for place in range(len(sides)):
-            part = request.elements // strands // length ** (place + 1) * itemsize
-            time += (length - 1) * (hop.latency + part / hop.rate(1))
-    return time
+    keeps_step = len(set(sides)) == 1 and request.elements % (request.world_size * 2 * len(sides)) == 0
+    return about(request, sizes, network) if keeps_step else None
 
 
 def steps(request: CollectiveRequest) -> Steps:
@@ -234,6 +259,7 @@ ALGORITHM = Algorithm(
     volume=least_volume,
     minimal=always,
     closed_form=closed_form,
+    about=about,
     # XLA on TPUs: collectives over several axes at once.
     in_libraries=goes_round,
     flows=lambda request: Flows(2 * len(sides_of(request))),

@@ -7,7 +7,7 @@ says what `simulator run` says of the scenario beside it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from html import escape
@@ -29,9 +29,8 @@ from simulator.scenario.load import load_scenario
 
 # The simulator's own choice, where it has one.
 AUTO: Final = "auto"
-# Most GPUs of the form, and the largest number of tokens or sequences.
-_MOST_GPUS: Final = 1024
-_MOST: Final = 1_048_576
+# Largest numbers of the form: an answer may take seconds, and not minutes.
+_MOST: Final = {"gpus": 1024, "seq_len": 1_048_576, "micro_batch": 1024, "accumulation": 64}
 _POWERS: Final = tuple(2**power for power in range(11))
 # A part narrower than this share of the bar is left out of it [%].
 _THINNEST: Final = 0.3
@@ -63,8 +62,8 @@ class WhatIf:
             value = getattr(self, name)
             if allowed and value not in allowed:
                 raise ScenarioError(f"{name}: got {value!r}; {one_of(list(map(str, allowed)), str(value))}")
-            if not allowed and not (isinstance(value, int) and 1 <= value <= _MOST):
-                raise ScenarioError(f"{name}: got {value!r}; must be a whole number from 1 to {_MOST:,}")
+            if not allowed and not (isinstance(value, int) and 1 <= value <= _MOST[name]):
+                raise ScenarioError(f"{name}: got {value!r}; must be a whole number from 1 to {_MOST[name]:,}")
 
     @property
     def document(self) -> dict[str, Any]:
@@ -101,7 +100,6 @@ def choices() -> dict[str, tuple[Any, ...]]:
     allowed: dict[str, tuple[Any, ...]] = {
         "model": tuple(registry.names("model")),
         "gpu": tuple(registry.names("gpu")),
-        "gpus": tuple(range(1, _MOST_GPUS + 1)),
         "network": (AUTO, *networks),
         "framework": ("bare", *registry.names("framework")),
         "method": METHODS,
@@ -120,8 +118,7 @@ def answered(setting: WhatIf) -> str:
             run = setting.run()
             sentences = _sentences(run)
         except SimulatorError as error:
-            # Errors of plain data begin with its kind in place of a file's name.
-            lines = "".join(f"<p>{escape(line.removeprefix('<dict>: '))}</p>" for line in str(error).splitlines())
+            lines = "".join(f"<p>{escape(line)}</p>" for line in refusal(error).splitlines())
             return f'<div role="alert" class="refused">{lines}</div>'
     report = run.report.to_dict()
     margin = margin_of(report)
@@ -130,15 +127,25 @@ def answered(setting: WhatIf) -> str:
     colours = style.colours(memory)
     step = coloured_parts(report)
     # The same warning may come from several places.
-    notes = "".join(f"<p>{escape(line)}</p>" for line in dict.fromkeys(str(warning.message) for warning in issued))
+    notes = list(dict.fromkeys(str(warning.message) for warning in issued))
     return "".join((
         f"<p class='first'>{escape(sentences[0])}</p>",
         *(f"<p>{escape(sentence)}</p>" for sentence in sentences[1:]),
         _bar(f"Memory at the peak: {format_memory(margin.process)}; the GPU has {format_memory(margin.capacity)}",
              {name: (size, colours[name]) for name, size in memory.items()}, format_memory, margin.capacity),
         _bar(f"A step{'' if margin.fits else ', if it fitted'}: {_duration(report)}", step, format_time),
-        f"<details><summary>Notes ({len(issued)})</summary>{notes}</details>" if notes else "",
+        _folded(notes) if notes else "",
     ))  # fmt: skip
+
+
+def _folded(notes: Sequence[str]) -> str:
+    texts = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    return f"<details><summary>Notes ({len(notes)})</summary>{texts}</details>"
+
+
+def refusal(error: SimulatorError) -> str:
+    """Return the lines of an error; those of plain data begin with its kind in place of a file's name."""
+    return "\n".join(line.removeprefix("<dict>: ") for line in str(error).splitlines())
 
 
 def compared(run: SimulatedRun) -> Comparison:
@@ -228,6 +235,7 @@ def what_if(*, page: Callable[[WhatIf], str] | None = None, **settings: Any) -> 
             described = replace(present, **{name: widget.value for name, widget in widgets.items()})
         except ScenarioError as error:
             reply.object = f'{_STYLE}<div role="alert" class="refused"><p>{escape(str(error))}</p></div>'
+            text.object = ""
             return
         reply.object = _STYLE + answered(described)
         link = "" if page is None else f'<p><a href="{escape(page(described))}" target="_blank">Open as page</a></p>'
@@ -264,7 +272,6 @@ def _widget(name: str, value: Any) -> Any:
     """Return the widget of a field: a list of its values, or a number."""
     pn = panel("what_if")
     allowed, label = choices()[name], _LABELS[name]
-    if name == "gpus" or not allowed:
-        most = _MOST_GPUS if name == "gpus" else _MOST
-        return pn.widgets.IntInput(label=label, value=value, start=1, end=most, **_SIZE)
+    if not allowed:
+        return pn.widgets.IntInput(label=label, value=value, start=1, end=_MOST[name], **_SIZE)
     return pn.widgets.Select(label=label, value=value, options=list(allowed), **_SIZE)

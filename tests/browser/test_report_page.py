@@ -1235,6 +1235,10 @@ def test_exposed_communication_adds_up_to_the_reports_and_a_click_shows_a_span(
         )
         assert begin <= start < end
         assert "of" in one.page.locator("#exposed li").first.inner_text()
+    with opened(running, folders["staged"] / FILE) as one:
+        one.drawn()
+        streams = one.value("exposedSpans(state.timeline.lanes, 10).map(({ lane }) => lane.stream)")
+        assert "sends to stages" in streams
 
 
 def test_memory_is_scaled_to_all_points_or_to_the_point(running: Any, folders: dict[str, Path]) -> None:

@@ -143,8 +143,9 @@ def test_the_help_is_that_of_the_commands_in_their_order() -> None:
 
 def test_every_command_has_an_entry_and_can_forbid_code() -> None:
     commands = {name: load(name) for name in helps()}
-    # A server that runs other commands with --no-plugins (tests/test_mcp_command.py).
-    called = {"mcp", *(name for name, *_ in (*CALLS, *WITHOUT_CODE))}
+    # Servers: of other commands with --no-plugins (tests/test_mcp_command.py), and of the catalog's names alone
+    # (tests/browser/test_app.py).
+    called = {"app", "mcp", *(name for name, *_ in (*CALLS, *WITHOUT_CODE))}
     assert sorted(commands) == sorted(called)
     assert {name for name, *_ in CALLS}.isdisjoint(name for name, *_ in WITHOUT_CODE)
     options = {name: {option for one in command.params for option in one.opts} for name, command in commands.items()}

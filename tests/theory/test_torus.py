@@ -10,10 +10,12 @@ from math import prod
 
 import pytest
 
+from simulator import simulate
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.collective_plan import Plan, Task, plan
+from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.torus import sides_of_group
 from simulator.engine.play import play
 from simulator.records.chunks import chunk_sizes, transfer_elements
@@ -93,3 +95,42 @@ def test_a_group_of_a_row_goes_round_it_in_both_directions() -> None:
     cluster = torus(4, 4)
     found = planned(cluster, "all_gather", 4 * 2 * 1000, group=range(4, 8))
     assert found.predicted == pytest.approx(3 * LATENCY + 3 / 4 * 4 * 8000 / 2 / RATE, rel=1e-12)
+
+
+def test_a_storage_beside_the_chips_changes_no_collective() -> None:
+    options = {"shape": [4, 4], "bandwidth": "100 GB/s", "latency": "1 us"}
+    cluster = {"topology": {"builder": "torus", "options": options, "gpu": "tpu_v5p"}, "world_size": 16}
+    collective = {"operation": "all_reduce", "size": "64 MiB", "payload": False}
+    scenario = {"name": "sum", "cluster": cluster, "collective": collective}
+    alone = simulate(scenario)
+    assert alone.plan.algorithm == "torus"
+    beside = simulate(scenario | {"cluster": cluster | {"storage": "100 GB/s"}})
+    assert beside.plan.algorithm == "torus"
+    assert beside.report.time_s == alone.report.time_s
+
+
+@pytest.mark.parametrize("shape", [(10, 10, 10), (8, 8, 16), (4, 4, 8), (5, 7)])
+@pytest.mark.parametrize("elements", [2**24 + 1, 2**26])
+def test_auto_takes_the_torus_where_chunks_or_sides_are_unequal(shape: tuple[int, ...], elements: int) -> None:
+    cluster = torus(*shape)
+    found = planned(cluster, "all_reduce", elements, "auto")
+    assert found.algorithm == "torus"
+    record = ALGORITHMS.find("torus")
+    op = found.ops[0]
+    request = CollectiveRequest("all_reduce", prod(shape), elements, sides=shape)
+    network = IdleNetwork(cluster, tuple(cluster.ranks), tuple(range(prod(shape))))
+    guess = record.about(request, op.sizes, network)
+    assert guess is not None
+    # As any estimate: at most a quarter too short (choose.py).
+    assert 0.98 * guess <= play("auto", found.program, cluster).end <= 1.25 * guess
+
+
+def test_rings_over_a_small_torus_are_compared_with_it() -> None:
+    # On unequal sides the torus does not fill all links, and edge-disjoint rings do.
+    cluster = torus(3, 4)
+    assert planned(cluster, "all_reduce", 2**26, "auto").algorithm == "multi_ring"
+    times = [
+        play("auto", planned(cluster, "all_reduce", 2**26, name).program, cluster).end
+        for name in ("multi_ring", "torus")
+    ]
+    assert times[0] < times[1] < 1.25 * times[0]

@@ -327,6 +327,9 @@ def test_the_time_of_the_own_part_comes_from_sweeps_on_fewer_ranks(tmp_path: Pat
     assert machine.rate_cap == pytest.approx(200e9, rel=0.02)
     assert [check.median < 0.03 for check in found.checks] == [True, True]
     assert "own_part: " in to_yaml(*found.fits)
+    # Without a sweep on fewer ranks, nothing is known of it.
+    path.write_text("\n".join([line for line in lines if not line.startswith(("all_gather,4", "all_gather,2"))]))
+    assert fit_all([path], topology="dgx_a100").fits[0].machine.own_part == 0
 
 
 def test_several_sweeps_need_a_topology_and_no_two_of_the_same(tmp_path: Path) -> None:

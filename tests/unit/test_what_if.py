@@ -39,7 +39,8 @@ def test_adapters_are_settings_of_the_scenario(method: str) -> None:
     ("setting", "told"),
     [
         ({"model": "/etc/passwd"}, "model: got '/etc/passwd'"),
-        ({"gpus": 2000}, "gpus: got 2000"),
+        ({"gpus": 2000}, "gpus: got 2000; must be a whole number from 1 to 1,024"),
+        ({"accumulation": 100_000}, "accumulation: got 100000; must be a whole number from 1 to 64"),
         ({"seq_len": 0}, "seq_len: got 0; must be a whole number from 1"),
         ({"sharding": "zero4"}, "sharding: got 'zero4'"),
     ],
@@ -66,6 +67,10 @@ def test_the_answer_follows_a_widget() -> None:
     gpus.value = 2
     assert form[1][0].object != before
     assert "world_size: 2" in form[1][1].object
+    # What is no number leaves no older answer.
+    gpus.value = None
+    assert "gpus: got None" in form[1][0].object
+    assert form[1][1].object == ""
 
 
 def test_a_contradiction_is_told_in_place_of_the_answer() -> None:

@@ -3,7 +3,7 @@
 A sweep has the times of one operation over array sizes. For each operation within a node, and for each over nodes, the
 sweep with most ranks is fitted. Sweeps on fewer ranks of a node determine `own_part`, by their largest size alone: the
 time of a rank for its own part of the array, relative to the time for a part that it sends. At all sizes they check
-the fit. `MachineFit.untold` names the constants that no sweep determines.
+the fit. `MachineFit.untold` names the operations, start-up times and rates that no sweep determines.
 
     all_gather on 8, 4 and 2 ranks of a node    ->   fit on 8; own_part from 4 and 2; checks on 4 and 2
     all_reduce on 16 ranks over two nodes       ->   another fit
@@ -101,6 +101,9 @@ def _of_fewer(fit: Fit, most: SweepTimes, fewer: Sequence[SweepTimes]) -> Machin
             # A rank of n sends (n - 1) / n of the array, once or twice.
             sent = (1 - 1 / sweep.world_size) / (1 - 1 / most.world_size)
             ratios.append((sweep.world_size, sent * of_most[size] / times[size]))
+
+    if not ratios:
+        return fit.machine
 
     def off(own_part: float) -> float:
         full = own_share(fit.operation, most.world_size, own_part)

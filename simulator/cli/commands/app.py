@@ -1,10 +1,11 @@
-"""Open a form in the browser: change a model, cards or a layout, and the answer follows.
+"""Open a form whose answer follows each change.
 
 The server takes connections of this machine alone, and only with the token in the address that it prints.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 from dataclasses import asdict, fields
@@ -13,10 +14,10 @@ from urllib.parse import urlencode
 
 import typer
 
-from simulator.basics.errors import ScenarioError
+from simulator.basics.errors import ScenarioError, SimulatorError
 from simulator.cli.options import NoPlugins
 from simulator.findings.answer import answer
-from simulator.planner.what_if import WhatIf, choices, compared, panel, what_if
+from simulator.planner.what_if import WhatIf, choices, compared, panel, refusal, what_if
 from simulator.report.views.view import compressed
 from simulator.results.page.page import report_page
 from simulator.sweeps.artifacts import view_of_run
@@ -33,6 +34,8 @@ def command(
     token = secrets.token_urlsafe(16)
     pn.extension(inline=True, notifications=True, disconnect_notification=_ENDED)
     port = port or _free_port()
+    # The server's own lines would repeat addresses, with the token.
+    logging.getLogger("tornado.access").disabled = True
     try:
         server = pn.serve(
             {"/": lambda: _page(token)}, port=port, address="127.0.0.1", title="simulator", show=False, start=False,
@@ -89,10 +92,10 @@ def _whole_page(token: str) -> Any:
                 run = setting.run()
                 point = compared(run)
                 self.write(report_page(point, answer(point), {0: compressed(view_of_run(run))}))
-            except (ScenarioError, ValueError) as error:
+            except (SimulatorError, ValueError) as error:
                 self.set_status(400)
                 self.set_header("Content-Type", "text/plain; charset=utf-8")
-                self.write(str(error))
+                self.write(refusal(error) if isinstance(error, SimulatorError) else str(error))
 
     return Page
 

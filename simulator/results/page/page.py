@@ -12,7 +12,6 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from simulator.basics.counts import number_of
 from simulator.findings.algorithm_terms import terms_text
 from simulator.findings.answer import Answer
 from simulator.findings.budget import amount_text
@@ -133,7 +132,7 @@ def _trust(notes: Sequence[str]) -> str:
     """Return notes on trust, texts in HTML: one as a paragraph, several folded below the first."""
     if len(notes) < 2:
         return "".join(f'<p class="trust note"><b>Trust:</b> {note}.</p>' for note in notes)
-    head = f"<b>Trust:</b> {notes[0]}; {number_of(len(notes) - 1, 'further note')}"
+    head = f"<b>Trust:</b> {notes[0]}; {len(notes) - 1} further note{'' if len(notes) == 2 else 's'}"
     further = "".join(f"<p>{note}.</p>" for note in notes[1:])
     return f'<details class="trust note"><summary>{head}</summary>{further}</details>'
 

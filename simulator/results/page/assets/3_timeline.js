@@ -302,7 +302,7 @@ class Timeline {
 // The spans of communication that are longest beside no computation of their rank: [{lane, i, exposed}], longest first.
 function exposedSpans(lanes, count) {
   const found = [];
-  for (const lane of lanes.filter((one) => one.stream.startsWith("communication"))) {
+  for (const lane of lanes.filter((one) => /^communication|^sends to stages$/.test(one.stream))) {
     const computing = lanes.find((one) => one.stream === "compute" && one.who === lane.who);
     let j = 0;
     lane.start.forEach((start, i) => {
