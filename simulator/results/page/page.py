@@ -133,7 +133,7 @@ def _trust(notes: Sequence[str]) -> str:
     if len(notes) < 2:
         return "".join(f'<p class="trust note"><b>Trust:</b> {note}.</p>' for note in notes)
     head = f"<b>Trust:</b> {notes[0]}; {len(notes) - 1} further note{'' if len(notes) == 2 else 's'}"
-    further = "".join(f"<p>{note}.</p>" for note in notes[1:])
+    further = "".join(f"<p><b>Trust:</b> {note}.</p>" for note in notes[1:])
     return f'<details class="trust note"><summary>{head}</summary>{further}</details>'
 
 
