@@ -62,17 +62,14 @@ def segment_size(size: int) -> int:
 class MemoryBlock:
     """A contiguous piece of GPU memory in a segment of a caching allocator, allocated or free."""
 
-    # Address of the first byte; only order and distance have a meaning.
-    address: int
+    address: int  # address of the first byte; only order and distance have a meaning
     size: int  # size, rounding included [B]
     pool: Pool  # pool of the block's segment
     requested: int = 0  # size before rounding [B]
     held: bool = False  # True while allocated
-    # True if the addresses have memory; False occurs only in expandable segments.
-    mapped: bool = True
-    # `before`, `behind`: Neighbours in the segment.
-    before: MemoryBlock | None = None
-    behind: MemoryBlock | None = None
+    mapped: bool = True  # True if the addresses have memory; False occurs only in expandable segments
+    before: MemoryBlock | None = None  # neighbour at lower addresses; None if the block is the segment's first
+    behind: MemoryBlock | None = None  # neighbour at higher addresses; None if the block is the segment's last
 
     @property
     def end(self) -> int:
@@ -111,9 +108,9 @@ class Pool:
 
     stream: int  # stream that uses the pool
     small: bool  # True for allocations of at most 1 MiB
-    # Free blocks with memory, sorted: the first block that is large enough fits best.
+    # Free blocks with memory: (size [B], address, block), sorted; the first block that is large enough fits best.
     cached: list[tuple[int, int, MemoryBlock]] = field(default_factory=list)
-    # Addresses without memory, sorted; in expandable segments only.
+    # Blocks without memory: (address, block), sorted; in expandable segments only.
     unmapped: list[tuple[int, MemoryBlock]] = field(default_factory=list)
 
     def put(self, block: MemoryBlock) -> None:

@@ -77,20 +77,12 @@ class NumericAction(Generic[Effect]):
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A kernel, or several kernels in sequence, on a stream.
-
-    Attributes
-    ----------
-    flops, nbytes : float
-        Operations [FLOP] and HBM traffic [B]; copied to the span.
-    parts : tuple of (str, float)
-        Kinds of its kernels, each with its part of the duration [s]; empty if the kernels are not known.
-    """
+    """A kernel, or several kernels in sequence, on a stream."""
 
     name: str  # unique in the rank's program
     duration: float  # time on a GPU at nominal speed [s]; stragglers, jitter and a rank's own work stretch it
-    flops: float = 0.0
-    nbytes: float = 0.0
+    flops: float = 0.0  # floating-point operations [FLOP]; copied to the span
+    nbytes: float = 0.0  # HBM traffic [B]; copied to the span
     # Duration if a collective of this rank were in flight all the time, taking SMs and HBM bandwidth [s]; None if this
     # makes no difference
     contended: float | None = None
@@ -100,7 +92,7 @@ class Compute:
     act: NumericAction[Computation] | None = None  # effect on numbers
     # True if a slow GPU stretches the duration; False for work by processors and servers and for copies over PCIe
     on_gpu: bool = True
-    parts: KernelParts = ()
+    parts: KernelParts = ()  # its kernels' kinds and parts of the duration; empty if the kernels are not known
     work: int = -1  # row of the program's `work`, factors on its durations by rank; -1: none
 
     @property
@@ -118,10 +110,8 @@ class Compute:
 class ElementSizes:
     """Bytes that an array element takes on the wire."""
 
-    # `copied`, `reduced`: Bytes on the wire for an element that the receiver copies (as many as in memory), and for an
-    # element that the receiver adds: partial sums may be wider [B].
-    copied: int
-    reduced: int
+    copied: int  # for an element that the receiver copies; as many as in memory [B]
+    reduced: int  # for an element that the receiver adds; partial sums may be wider [B]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +125,15 @@ class RateCaps:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A process group's collective: every rank in the group has this same operation in its list.
-
-    Attributes
-    ----------
-    dtype, reduction : str
-        Dtype of the array, and "sum", "average", ...
-    """
+    """A process group's collective: every rank in the group has this same operation in its list."""
 
     name: str  # unique in the program; ranks find each other by it
     group: tuple[int, ...]  # ranks; the index in the group is the participant number in the schedule
     schedule: Schedule  # transfers
     elements: int  # elements of the whole array
-    sizes: ElementSizes
-    dtype: str = "float32"
-    reduction: str = "sum"
+    sizes: ElementSizes  # bytes of an element on the wire
+    dtype: str = "float32"  # dtype of the array
+    reduction: str = "sum"  # "sum", "average", ...
     accumulate: str = "float32"  # dtype of partial sums
     auxiliaries: tuple[str, ...] = ()  # vertices of the schedule's additional participants (servers, reducing switches)
     startup: float = 0.0  # time that every rank pays once, before its first transfer [s]
@@ -158,13 +142,15 @@ class Collective:
     priority: float = 1.0
     # Duration in closed form, from the last rank's arrival [s]; None if transfers are simulated
     duration: float | None = None
-    together: bool = False  # True if no rank starts before all ranks have come, as with a coordinator
+    # True if no rank transfers before all ranks have come, as with a coordinator; a rank's span begins when it comes
+    together: bool = False
     stream: str = "communication"  # stream of the rank
     after: tuple[str, ...] = ()  # operations of the same rank that must end first
     why: str = ""  # why this algorithm was chosen
     # True if kernels run slower while it is in flight; False for copies to the host, which use the GPU's copy engines
     takes_sms: bool = True
-    # True if a rank that comes early is idle until the last rank comes (a receive); its span then begins at that time
+    # True if the span of a rank that comes early begins only when the last rank comes, and the rank is idle until then
+    # (a receive); without, the wait is part of the span
     rendezvous: bool = False
     act: NumericAction[Exchange] | None = None  # effect on numbers
 
@@ -202,9 +188,9 @@ class Allocate:
 class Free:
     """An operation that frees GPU memory allocated by the same rank."""
 
-    allocation: str
-    stream: str = "compute"
-    after: tuple[str, ...] = ()
+    allocation: str  # name of the Allocate operation
+    stream: str = "compute"  # stream of the rank
+    after: tuple[str, ...] = ()  # operations of the same rank that must end first
 
     @property
     def name(self) -> str:
