@@ -95,10 +95,12 @@ def on_pythons(names: Iterable[str]) -> None:
         inside = made(folder, name, ["--constraint", "constraints.txt", "--editable", f".[{','.join(EXTRAS)}]"])
         smoke(inside)
         reports[version] = b"".join(_report(inside, folder / "runs" / scenario, scenario) for scenario in SAME)
+    if not reports:
+        raise SystemExit("no Python was tried; set PYTHONS to paths of Pythons that are here")
     # Reports must not depend on the Python version.
     if len(set(reports.values())) > 1:
         raise SystemExit(f"reports of {', '.join(SAME)} differ between Python {' and '.join(reports)}")
-    print(f"Python {', '.join(reports) or 'none'}: reports of {', '.join(SAME)} are the same to the byte")
+    print(f"Python {', '.join(reports)}: reports of {', '.join(SAME)} are the same to the byte")
 
 
 def _version(name: str) -> str | None:

@@ -45,3 +45,8 @@ def test_a_python_that_is_not_there_or_does_not_run_is_passed_over(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert TOOL["_version"]("python9.9") is None
     assert TOOL["_version"]("python9.8") is None
+
+
+def test_trying_no_python_at_all_is_a_failure() -> None:
+    with pytest.raises(SystemExit, match="no Python was tried"):
+        TOOL["on_pythons"](["python9.8"])
