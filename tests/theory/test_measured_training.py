@@ -85,7 +85,7 @@ def test_steps_of_cut_models_are_as_far_off_as_the_page_says() -> None:
     """Every row; the medians are of a step's time (docs/validation_cut.md), rounded up."""
     found = {part.time.name: part for part in by_source(play_rows(measured_cut(), jobs=2))}
     most = {
-        "vtrain": 0.055, "vtrain_composed": 0.085, "megatron_sc21": 0.035, "nanotron_cut": 0.08, "dgxc": 0.045,
+        "vtrain": 0.055, "vtrain_composed": 0.09, "megatron_sc21": 0.04, "nanotron_cut": 0.08, "dgxc": 0.045,
         "simumax": 0.08, "llmq": 0.02, "internevo": 0.015, "mlperf": 0.03, "torchtitan_cut": 0.095,
     }  # fmt: skip
     assert {name: part.time.median <= most[name] for name, part in found.items()} == dict.fromkeys(most, True)
