@@ -5,6 +5,7 @@ Factors and bytes belong to a framework, or to a chip under sustained load, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from pydantic import Field, model_validator
 from simulator.basics import registry
 from simulator.basics.counts import number_of
 from simulator.basics.document import Document
-from simulator.basics.dtypes import is_narrow
+from simulator.basics.dtypes import find
 from simulator.basics.errors import one_of
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import FittedValue, Listed, Strict, figures, file_of, values_of
@@ -53,12 +54,26 @@ class Sustained:
     # Factor on the duration of matmuls in eight bits, where it was measured; None: derived from `time`
     eight_bit: Factor | None = None
 
-    def missing_power(self, gpu: Gpu) -> float:
-        """Return the measured board's power limit per FLOP/s of its 16-bit peak, divided by that of a GPU's board."""
+    def slowdown_by_power(self, gpu: Gpu) -> float:
+        """Return the duration on a GPU's board relative to the measured board, by their power limits per FLOP/s of the
+        16-bit peak.
+
+        Dynamic power is proportional to f V^2 (frequency f, voltage V). With less power, V is at its floor already, and
+        f falls in proportion. With more power, V rises with f, and f rises by the cube root.
+        """
         power = float(gpu.facts.get("power", self.power))
         # Volta and Turing have no bfloat16.
         peak = gpu.peak_flops.get("bfloat16", gpu.peak_flops.get("float16", self.peak_flops))
-        return (self.power / self.peak_flops) / (power / peak)
+        missing = (self.power / self.peak_flops) / (power / peak)
+        return missing if missing > 1 else missing ** (1 / 3)
+
+    def narrow_time(self, bits: int) -> float | None:
+        """Return the factor on the duration of matmuls in 8 or 4 bits, if it was measured in 8.
+
+        Each halving of the bits saves the same share of power.
+        """
+        saved = None if self.eight_bit is None else self.eight_bit / self.time
+        return None if saved is None else self.time * saved ** math.log2(16 / bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +269,15 @@ class Framework:
         Notes
         -----
         An unknown chip takes the median of the known chips. A board with less power per FLOP/s of its peak loses in
-        proportion, because the energy of a FLOP stays constant once voltage is at its floor; a board with more power
-        gains in proportion, until it loses nothing.
+        proportion, and a board with more power gains by the cube root, until it loses nothing
+        (`Sustained.slowdown_by_power`).
 
         The factor was fitted to bfloat16. Data sheets promise twice the FLOP/s in eight bits at the same power, so a
         FLOP takes energy in proportion to 1 / peak. At its best measured rate, a dtype therefore needs power in
         proportion to best / peak. On an H100 the best matmul in eight bits reaches 1402.6 of 1978.9 TFLOP/s, in
         bfloat16 794.5 of 989.4: eight bits need 0.71 / 0.80 = 0.88 of the power of bfloat16, and lose less. Where a
-        chip's loss in eight bits was measured (`Sustained.eight_bit`), the measurement replaces this derivation.
+        chip's loss in eight bits was measured (`Sustained.eight_bit`), the measurement replaces this derivation, in four
+        bits too (`Sustained.narrow_time`).
 
         Examples
         --------
@@ -275,11 +291,10 @@ class Framework:
         if chip is None:
             times = sorted(load.time for load in self.sustained.values())
             return times[len(times) // 2]
-        load = self.sustained[chip]
-        time = load.time * _power_of(gpu, dtype)
-        if load.eight_bit is not None and is_narrow(dtype):
-            time = load.eight_bit
-        return max(1.0, time * load.missing_power(gpu))
+        load, bits = self.sustained[chip], find(dtype, stored=False).bits
+        measured = load.narrow_time(bits) if bits <= 8 else None
+        time = load.time * _power_of(gpu, dtype) if measured is None else measured
+        return max(1.0, time * load.slowdown_by_power(gpu))
 
     def attention_time(self, gpu: Gpu) -> float:
         """Return a factor, at least 1: the duration of a flash attention kernel on this GPU relative to the rates
@@ -308,7 +323,7 @@ class Framework:
         if chip is None:
             return 1.0
         load = self.sustained[chip]
-        return max(1.0, _ATTENTION_POWER * load.time * load.missing_power(gpu))
+        return max(1.0, _ATTENTION_POWER * load.time * load.slowdown_by_power(gpu))
 
 
 def _first_of(chips: Iterable[str], gpu: Gpu) -> str | None:
