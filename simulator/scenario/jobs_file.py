@@ -48,7 +48,7 @@ from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
 # Keys of `generation` about the answers of a batch.
-_OF_ANSWERS: Final = ("lengths", "prompt", "model", "tp", "host")
+_OF_ANSWERS: Final = ("lengths", "prompt", "model", "tp", "host", "refit", "processing")
 # Most jobs of a file; each is simulated alone, too.
 _MOST_JOBS: Final = 64
 Placement = Literal["packed", "spread", "by_rail"]
@@ -90,6 +90,8 @@ class GenerationSpec(Spec):
     model: Any = None
     tp: Annotated[int, reading.whole(1, 4096)] = 1
     host: Annotated[float, reading.duration()] = HOST
+    refit: Annotated[float, reading.duration()] | None = None
+    processing: Annotated[float, reading.duration()] | None = None
 
 
 class OuterSpec(Spec):
@@ -152,7 +154,16 @@ class Rollout:
     prompt: int  # tokens of a prompt
     tp: int  # GPUs of an engine
     host: float  # time of the host between two steps of generation [s]
+    # Time to load new weights into the engines, and of rewards, advantages and packing, for each batch [s]; None:
+    # derived from the weights and the answers
+    refit: float | None = None
+    processing: float | None = None
     generated: Generated | None = None  # outcome on the engine that ends last
+
+    @property
+    def between(self) -> float:
+        """Time to load new weights and to process the answers [s]."""
+        return (self.refit or 0.0) + (self.processing or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +369,9 @@ def _setting(document: Document, spec: JobsSpec, name: str, placement: tuple[int
     if batch is not None and batch.answers is not None and batch.lengths is not None:
         trained = _trained_model(spec, name)
         model = batch.model or _model_of(trained, base)
-        rollout = Rollout(model, batch.answers, batch.lengths.located(base), batch.prompt or 0, batch.tp, batch.host)
+        lengths = batch.lengths.located(base)
+        times = batch.host, batch.refit, batch.processing
+        rollout = Rollout(model, batch.answers, lengths, batch.prompt or 0, batch.tp, *times)
     return JobSetting(
         name,
         cluster if scenario is None else scenario.cluster.replaced(placement=placement, world_size=len(placement)),

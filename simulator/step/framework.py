@@ -276,8 +276,8 @@ class Framework:
         FLOP takes energy in proportion to 1 / peak. At its best measured rate, a dtype therefore needs power in
         proportion to best / peak. On an H100 the best matmul in eight bits reaches 1402.6 of 1978.9 TFLOP/s, in
         bfloat16 794.5 of 989.4: eight bits need 0.71 / 0.80 = 0.88 of the power of bfloat16, and lose less. Where a
-        chip's loss in eight bits was measured (`Sustained.eight_bit`), the measurement replaces this derivation, in four
-        bits too (`Sustained.narrow_time`).
+        chip's loss in eight bits was measured (`Sustained.eight_bit`), the measurement replaces this derivation, also
+        in four bits (`Sustained.narrow_time`).
 
         Examples
         --------

@@ -18,7 +18,7 @@ from simulator.engine.play import Engine, play
 from simulator.records.operation import Allocate, Compute, Free, Op
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
-from simulator.run.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, joined, prefix
+from simulator.run.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, Phase, joined, prefix
 from simulator.run.jobs.sharing import share
 from simulator.scenario.jobs_file import JobsFile, load_jobs
 
@@ -139,7 +139,7 @@ def test_generation_and_training_alternate_or_overlap(engine: Engine, lag: int, 
     # the longer of both, 5 s, and the weights.
     cluster = two_servers()
     train = Program(((Compute("work", 2.0),),) * 2)
-    generator = JobProgram("g", Program(((),) * 2), 6, generation=5.0)
+    generator = JobProgram("g", Program(((),) * 2), 6, phases=(Phase("generate", "generation", 5.0),))
     trainer = JobProgram("t", train, 12, steps_per_batch=2)
     # Job g has ranks 0 and 1, job t ranks 2 and 3; all take part.
     task = Task(CollectiveRequest("broadcast", 4, 4), "auto", (0, 1, 2, 3))

@@ -223,10 +223,12 @@ def _on_generations(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]
     for setting, job in zip(file.jobs, jobs, strict=True):
         if setting.scenario is None or not setting.generation:
             continue
-        batch = job.together * setting.steps_per_batch
+        batch, rollout = job.together * setting.steps_per_batch, setting.rollout
+        between = rollout.between if rollout else 0.0
+        loads = f", {format_time(between)} between generation and training" if between else ""
         yield (
             f"{_batch(setting)} takes job {job.name} {format_time(batch)}: {format_time(setting.generation)} of "
-            f"generation and {format_time(batch - setting.generation)} of training "
+            f"generation{loads} and {format_time(batch - setting.generation - between)} of training "
             f"({number_of(setting.steps_per_batch, 'step')}), on the same {number_of(job.ranks, 'GPU')}."
         )
 
@@ -240,13 +242,17 @@ def _on_rollouts(file: JobsFile) -> Iterator[str]:
         mean = (job.tokens or 0) / rollout.answers - rollout.prompt
         engines = job.cluster.world_size // rollout.tp
         tail = format_time(rollout.generated.tail)
+        between = f"New weights take {format_time(rollout.refit)} to load" if rollout.refit else ""
+        if rollout.processing:
+            rest = f"the answers take {format_time(rollout.processing)} to process"
+            between = f"{between}, and {rest}" if between else rest.capitalize()
         few = (
             f"; for the last {tail}, at most a tenth of an engine's answers are live" if rollout.generated.tail else ""
         )
         yield (
             f"Job {job.name} generates {rollout.answers:,} answers of {mean:,.0f} tokens in the mean on "
             f"{number_of(engines, 'engine')} of {number_of(rollout.tp, 'GPU')} in "
-            f"{format_time(rollout.generated.seconds)}{few}."
+            f"{format_time(rollout.generated.seconds)}{few}.{' ' * bool(between)}{between}{'.' * bool(between)}"
         )
 
 

@@ -36,6 +36,16 @@ def prefix(job: str, step: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """Work on a batch before its training, or before it is handed over."""
+
+    name: str  # "generate", ...
+    kind: str  # for colours and sums: "generation", "forward", ...
+    seconds: float
+    on_gpu: bool = True  # whether a slow GPU takes longer
+
+
+@dataclass(frozen=True, slots=True)
 class JobProgram:
     """A job's part in a joined program."""
 
@@ -45,11 +55,14 @@ class JobProgram:
     # Number of steps; of batches, if the job only generates.
     steps: int
     start: float = 0.0  # when the job begins [s]
-    # Time to generate a batch on the job's GPUs [s]; 0 if the job generates nothing.
-    generation: float = 0.0
+    # Work on a batch on the job's GPUs, in this order, before the batch is trained.
+    phases: tuple[Phase, ...] = ()
     steps_per_batch: int = 1  # training steps for each generated batch
     priority: float = 1.0  # weight of the job's transfers on full links
-    forward: float = 0.0  # time of forward passes over a batch before its training [s]
+
+    def phase(self, name: str) -> Phase | None:
+        """Return the phase with a name, or None."""
+        return next((phase for phase in self.phases if phase.name == name), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,14 +179,10 @@ def _trained(
             # Asked for when the training of the batch before has ended: a waiting exchange would slow its kernels down.
             yield received, tuple(ended)
             ended.append(received)
-        if within == 0 and job.generation:
-            generated = _Entry("generate", step)
-            yield generated, tuple(ended)
-            ended.append(generated)
-        if within == 0 and job.forward:
-            passed = _Entry("probabilities", step)
-            yield passed, tuple(ended)
-            ended.append(passed)
+        for phase in job.phases if within == 0 else ():
+            worked = _Entry(phase.name, step)
+            yield worked, tuple(ended)
+            ended.append(worked)
         for place, waits, first in zip(repeated.places, repeated.waits, repeated.first, strict=True):
             before = tuple(_Entry("step", step, wait) for wait in waits)
             yield _Entry("step", step, place), (*before, *ended) if first else before
@@ -197,11 +206,12 @@ def _generated(job: JobProgram, exchange: BatchExchange | None) -> _Layout:
             weights = _Entry("weights", batch - 1 - exchange.lag)
             yield weights, (ended,)
             ended = weights
-        generated = _Entry("generate", batch)
-        yield generated, (ended,)
-        ended = generated
+        for phase in job.phases:
+            worked = _Entry(phase.name, batch)
+            yield worked, (ended,)
+            ended = worked
         if exchange:
-            yield _Entry("batch", batch), (generated,)
+            yield _Entry("batch", batch), (ended,)
 
 
 class _Part:
@@ -244,7 +254,7 @@ class _Part:
             return prefix(self.job.name, entry.step) + self.job.program.name(rank, entry.place)
         if entry.part == AVERAGE and self.outer:
             return self.outer.named(entry.step, rank)
-        if entry.part not in ("generate", "probabilities") and self.exchange:
+        if self.exchange and self.job.phase(entry.part) is None:
             return self.exchange.named(entry.part, entry.step)
         return prefix(self.job.name, entry.step) + entry.part
 
@@ -254,10 +264,8 @@ class _Part:
         name, after = self._named(entry, rank), tuple(self._named(wait, rank) for wait in waits)
         if entry == _START:
             return Compute(name, self.job.start, kind=_START.part, stream=_START.part, on_gpu=False)
-        if entry.part == "generate":
-            return Compute(name, self.job.generation, kind="generation", after=after)
-        if entry.part == "probabilities":
-            return Compute(name, self.job.forward, kind="forward", after=after)
+        if phase := self.job.phase(entry.part):
+            return Compute(name, phase.seconds, kind=phase.kind, after=after, on_gpu=phase.on_gpu)
         if entry.part == "step":
             op = self.job.program.operation(rank, entry.place)
             return self.collective(name, op, after) if isinstance(op, Collective) else _renamed(op, name, after)

@@ -1,9 +1,14 @@
-"""How long do jobs take to generate their batches, if the batches consist of answers of unequal lengths?"""
+"""How long do jobs take to generate their batches, if the batches consist of answers of unequal lengths?
+
+What lies between generation and training was measured for GRPO steps of NeMo RL v0.3 (NVIDIA-NeMo/RL, issue 959: Llama
+3.1 8B on 8 and 70B on 64 H100, 2,048 answers a batch, Megatron and DTensor, two runs of each).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -11,8 +16,19 @@ from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
 from simulator.model.load import load_model
 from simulator.model.shape import Transformer
+from simulator.run.jobs.joined_program import Phase
 from simulator.scenario.jobs_file import JobSetting, JobsFile, Rollout
 from simulator.step.decoding import Decoder, Generated, generated
+
+# Name of the phase that generates a batch.
+GENERATE: Final = "generate"
+# Rate at which new weights arrive on a GPU of an engine [B/s]: the geometric mean of 16.1 GB in 4, 5, 6 and 8 s (8B, an
+# engine for each GPU), 35.3 GB in 14, 15, 20 and 26 s (70B, 4 GPUs an engine), and 41.9 GB in 14.2 and 15.5 s (DeepSeek
+# V3, 32 GPUs an engine, NCCL; NeMo RL at 7ea279abf, docs/guides/checkpoint-engine-refit.md).
+_REFIT_RATE: Final = 2.5e9
+# Time of rewards, advantages, packing and moves of data for an answer [s]: the geometric mean of what the phases of the
+# eight runs leave of the steps, 3 to 14 s.
+_PER_ANSWER: Final = 3.2e-3
 
 
 def with_rollouts(file: JobsFile, parts: Sequence[Cluster]) -> JobsFile:
@@ -45,7 +61,28 @@ def _simulated(job: JobSetting, part: Cluster) -> JobSetting:
         )
     slowest = slowest_engine(decoder, lengths, rollout.prompt, part.world_size // rollout.tp)
     tokens = sum(lengths) + len(lengths) * rollout.prompt
-    return replace(job, generation=slowest.seconds, tokens=tokens, rollout=replace(rollout, generated=slowest))
+    rollout = replace(
+        rollout,
+        refit=decoder.weights / _REFIT_RATE if rollout.refit is None else rollout.refit,
+        processing=_PER_ANSWER * rollout.answers if rollout.processing is None else rollout.processing,
+        generated=slowest,
+    )
+    return replace(job, generation=slowest.seconds, tokens=tokens, rollout=rollout)
+
+
+def generation_phases(job: JobSetting) -> tuple[Phase, ...]:
+    """Return what a job does to generate a batch: load new weights, and generate."""
+    loads = (Phase("refit", "refit", job.rollout.refit, on_gpu=False),) if job.rollout and job.rollout.refit else ()
+    return (*loads, Phase(GENERATE, "generation", job.generation)) if job.generation else ()
+
+
+def training_phases(maker: JobSetting | None, forward: float) -> tuple[Phase, ...]:
+    """Return what a training does with a batch that a job generated before it trains: process the answers, and
+    `forward` seconds of forward passes.
+    """
+    seconds = maker.rollout.processing if maker and maker.rollout else None
+    processes = (Phase("process", "processing", seconds, on_gpu=False),) if seconds else ()
+    return (*processes, Phase("probabilities", "forward", forward)) if forward else processes
 
 
 def drawn_answers(rollout: Rollout) -> list[int]:

@@ -40,7 +40,7 @@ from simulator.run.jobs.job_outcome import (
 from simulator.run.jobs.job_tables import job_table, link_table, shift_table, step_table
 from simulator.run.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, joined
 from simulator.run.jobs.outer import OuterRound, simulated_steps, window_time
-from simulator.run.jobs.rollouts import with_rollouts
+from simulator.run.jobs.rollouts import GENERATE, generation_phases, training_phases, with_rollouts
 from simulator.run.watchdog import watched
 from simulator.scenario import own_parts
 from simulator.scenario.build_cluster import network_time, placed, to_cluster
@@ -236,7 +236,12 @@ def _planned_alone(
     """Return each job's part of a cluster without events, its training step and its program without the others."""
     parts = _parts(replace(cluster, changes=()), jobs)
     steps = [_step(part, job) for part, job in zip(parts, jobs, strict=True)]
-    return parts, steps, [_planned(part, job, step) for part, job, step in zip(parts, jobs, steps, strict=True)]
+    of_name = {job.name: job for job in jobs}
+    programs = [
+        _planned(part, job, step, of_name.get(job.batches_from or job.name))
+        for part, job, step in zip(parts, jobs, steps, strict=True)
+    ]
+    return parts, steps, programs
 
 
 def _parts(cluster: Cluster, jobs: Sequence[JobSetting]) -> list[Cluster]:
@@ -245,15 +250,15 @@ def _parts(cluster: Cluster, jobs: Sequence[JobSetting]) -> list[Cluster]:
     return [cluster.part(range(end - size, end)) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
-def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None) -> JobProgram:
-    """Return a job's program of one step, planned on its part of the cluster.
+def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None, maker: JobSetting | None) -> JobProgram:
+    """Return a job's program of one step, planned on its part of the cluster; `maker` generates its batches.
 
     Raises
     ------
     ScenarioError
         The step cannot run, or does not fit into memory there.
     """
-    program, forward = Program(((),) * part.world_size), 0.0
+    program, phases = Program(((),) * part.world_size), generation_phases(job)
     if step is not None:
         try:
             program = plan_step(part, step).program
@@ -261,14 +266,13 @@ def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None) -> JobPr
                 raise ScenarioError("training.lengths: jobs have documents of one length; omit the key")
             step_time = play("auto", program, part, allocator=step.keys.allocator, keep=()).end
             forward = job.forward_passes * job.steps_per_batch * step_time * _forward_share(program)
+            phases = (*phases, *training_phases(maker, forward))
         except (ScenarioError, OutOfMemoryError) as error:
             raise ScenarioError(f"jobs.{job.name}: {error}") from error
         # Limits on this GPU: a dtype, or a generation without the attention kernels.
         except ValueError as error:
             raise ScenarioError(f"jobs.{job.name}.training: on {part.gpus[0].name}: {error}") from error
-    return JobProgram(
-        job.name, program, job.steps_per_batch, job.start, job.generation, job.steps_per_batch, job.priority, forward
-    )
+    return JobProgram(job.name, program, job.steps_per_batch, job.start, phases, job.steps_per_batch, job.priority)
 
 
 def _forward_share(program: Program) -> float:
@@ -462,7 +466,7 @@ def _outcomes(
         end = min((last for _, last in others), default=math.inf)
         starts = [job.start, *ends[number]]
         judged = [step for step in range(job.steps) if starts[step] >= begin and ends[number][step] <= end]
-        if job.generation:
+        if job.phase(GENERATE):
             # Steps of whole batches only: the first step of a batch contains the generation.
             count = job.steps_per_batch if any(job.program.ranks) else 1
             judged = [
