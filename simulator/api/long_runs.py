@@ -73,7 +73,7 @@ def goodput(
 
     Examples
     --------
-    >>> found = goodput("straggler", days=30.0)  # doctest: +SKIP
+    >>> found = goodput("my_training.yaml", days=30.0)  # doctest: +SKIP
     >>> found.frame()  # doctest: +SKIP
     """
     read = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)

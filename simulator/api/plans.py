@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +25,7 @@ from simulator.planner.search import SearchResult, search
 from simulator.planner.sensitivity import sensitivity
 from simulator.planner.setting import scenario_of
 from simulator.planner.what_if import what_if as what_if
+from simulator.report.numbers.headline import HasSentences
 from simulator.results.page.plan_page import plan_page
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_spec import PlanSpec
@@ -44,7 +44,7 @@ _SHOWN: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PlanResult(SearchResult):
+class PlanResult(HasSentences, SearchResult):
     """Result of `simulator.plan`; a notebook displays its answer and its table."""
 
     question: PlanQuestion  # the question with its constraints
@@ -122,11 +122,10 @@ class PlanResult(SearchResult):
     def __repr__(self) -> str:
         return f"<Plan of {self.considered:,} settings, {len(self.played):,} simulated: {self.sentences[0]}>"
 
-    def _repr_html_(self) -> str:
-        lines = [f"<p><b>{escape(self.question.text)}</b></p>", *(f"<p>{escape(text)}</p>" for text in self.sentences)]
+    def shown(self) -> tuple[str, str]:
+        """Return what was asked, and the table of the best settings as HTML."""
         # The full table has too many columns for a notebook.
-        table = self.frame()[list(_SHOWN)].to_html() if self.best else ""
-        return "".join(lines) + table
+        return self.question.text, self.frame()[list(_SHOWN)].to_html() if self.best else ""
 
 
 def plan(

@@ -21,6 +21,7 @@ from simulator.collectives.payload.carry import Tamper
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.report.numbers.closed_forms import closed_forms_note
+from simulator.report.numbers.headline import HasSentences
 from simulator.report.numbers.link_use import shares_over_time
 from simulator.report.views.view import NAME, compressed
 from simulator.results.page.page import keeps_views, point_folder, report_page
@@ -135,7 +136,7 @@ class Run(core.SimulatedRun):
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep:
+class Sweep(HasSentences):
     """A simulated scenario with axes; a notebook displays its answer and its table.
 
     Attributes
@@ -167,14 +168,17 @@ class Sweep:
         """Table with a row per point, as returned by `simulator.sweep`."""
         return frame(self.outcomes)
 
-    def __repr__(self) -> str:
-        return f"<Sweep {self.scenario.name} of {len(self.outcomes)} points: {self.answer.sentences[0]}>"
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer in sentences, the most important first."""
+        return self.answer.sentences
 
-    def _repr_html_(self) -> str:
-        lines = [self.scenario.question or self.scenario.name, *self.answer.sentences]
-        # A user's texts may contain "<": escape them.
-        first, *rest = (escape(line) for line in lines)
-        return f"<p><b>{first}</b></p>{''.join(f'<p>{line}</p>' for line in rest)}{self.frame._repr_html_()}"  # type: ignore[operator]
+    def __repr__(self) -> str:
+        return f"<Sweep {self.scenario.name} of {len(self.outcomes)} points: {self.sentences[0]}>"
+
+    def shown(self) -> tuple[str, str]:
+        """Return what was asked, and the table of the points as HTML."""
+        return self.scenario.question or self.scenario.name, self.frame._repr_html_()  # type: ignore[operator]
 
     def plot(self, kind: str, point: Mapping[str, Any] | None = None) -> Figure:
         """Return the figure of a plot.

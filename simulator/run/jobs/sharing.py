@@ -25,6 +25,7 @@ from simulator.model.partition import WHOLE
 from simulator.records.operation import Collective, Compute
 from simulator.records.program import Program
 from simulator.records.timeline import LinkUse, Timeline, by_rank
+from simulator.report.numbers.headline import HasSentences
 from simulator.report.numbers.link_use import link_uses
 from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.jobs.job_outcome import (
@@ -63,8 +64,8 @@ _MOST_STEPS: Final = 200
 _MOST_KEPT: Final = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class SharedRun:
+@dataclass(frozen=True, slots=True, repr=False)
+class SharedRun(HasSentences):
     """Several jobs, simulated together.
 
     Attributes
@@ -94,6 +95,10 @@ class SharedRun:
     def sentences(self) -> tuple[str, ...]:
         """The answer in sentences, the most important first."""
         return sentences(self.file, self.jobs, self.links, self.shifts, self.rounds)
+
+    def shown(self) -> tuple[str, str]:
+        """Return what was asked, and the table of the jobs as HTML."""
+        return self.file.question or self.file.source, self.tables[0].frame().to_html(index=False)
 
     @property
     def shift_sentence(self) -> str:

@@ -20,6 +20,7 @@ from simulator.basics.sentence import capital
 from simulator.basics.units import format_bandwidth, format_duration, format_memory, format_time
 from simulator.basics.work_unit import useful_unit
 from simulator.records.measures import interval_width
+from simulator.report.numbers.headline import HasSentences
 from simulator.report.numbers.training_summary import TrainingReport
 from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.reliability.failures import DAY, FailureKind, FailureProcess
@@ -101,8 +102,8 @@ class GoodputQuestion:
         return USUAL_FAILURES if self.run.failures is None else self.run.failures
 
 
-@dataclass(frozen=True, slots=True)
-class Goodput:
+@dataclass(frozen=True, slots=True, repr=False)
+class Goodput(HasSentences):
     """Answer to a GoodputQuestion.
 
     Attributes
@@ -136,6 +137,10 @@ class Goodput:
     outlook: Outlook
     intervals: IntervalChoice | None
     uncertainty: float = 0.0
+
+    def shown(self) -> tuple[str, str]:
+        """Return what was asked, and the table of where the time goes as HTML."""
+        return self.question.scenario.question or self.subject, self.frame().to_html()
 
     @property
     def subject(self) -> str:
@@ -394,8 +399,8 @@ def goodput(question: GoodputQuestion, step: HealthyStep | None = None) -> Goodp
     return Goodput(question, step.time, step.work, step.unit, job, step.nbytes, outcome, intervals, step.uncertainty)
 
 
-@dataclass(frozen=True, slots=True)
-class GoodputComparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class GoodputComparison(HasSentences):
     """Answers for several values of one fact, on the same failures."""
 
     along: str  # name of the fact
@@ -438,6 +443,10 @@ class GoodputComparison:
         """A row for each value."""
         outlooks, results = [answer.outlook for answer in self.answers], [answer.middle for answer in self.answers]
         return (comparison_table(self.along, self.values, outlooks, results),)
+
+    def shown(self) -> tuple[str, str]:
+        """Return what was asked, and the table of the values as HTML."""
+        return self.subject, self.frame().to_html()
 
     def frame(self) -> pd.DataFrame:
         """Return a row for each value: shares of the time, days (5, 50, 95 % of the runs), and the result in words."""
