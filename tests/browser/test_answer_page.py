@@ -65,6 +65,22 @@ def test_it_fits_into_the_window_and_asks_for_nothing(running: Any, page: Path, 
         assert all(map(begins_well, one.page.locator("h2").all_inner_texts()))
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_box_that_scrolls_says_so(running: Any, page: Path, width: int) -> None:
+    boxes = """[...document.querySelectorAll('.flow .panel')].map(box => ({
+        hidden: box.scrollWidth > box.clientWidth + 1,
+        picture: !!box.querySelector('img.picture'),
+        cue: getComputedStyle(box, '::before').content,
+        shadow: getComputedStyle(box).backgroundAttachment,
+    }))"""
+    with opened(running, page, width=width) as one:
+        found = one.value(boxes)
+    assert all("local, local, scroll, scroll" in box["shadow"] for box in found)
+    assert all(("Swipe" in box["cue"]) == box["picture"] for box in found if box["hidden"])
+    assert any(box["hidden"] for box in found) == (width == 390)
+    assert all(box["cue"] == "none" for box in found if width == 1400)
+
+
 def test_it_follows_the_colours_of_the_system(running: Any, page: Path) -> None:
     grounds = []
     for scheme in ("light", "dark"):
