@@ -82,6 +82,11 @@ _LORA: Final[tuple[dict[str, Any], ...]] = (
     {"dora": True, "base": "int8", "dropout": 0.1},
 )  # fmt: skip
 
+# Sides of a torus that a job fills, by its number of ranks.
+_SIDES: Final = {
+    2: (2,), 3: (3,), 4: (2, 2), 6: (3, 2), 8: (4, 2), 9: (3, 3), 12: (4, 3), 16: (4, 4), 18: (3, 3, 2), 24: (4, 3, 2),
+}  # fmt: skip
+
 
 class Draw:
     """Choices of one seed.
@@ -252,6 +257,12 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         cut = any(parallelism.get(name, 1) > 1 for name in ("tp", "pp", "cp", "ep"))
         of_pairs = ("pad", "pack", "pack_balanced")
         training |= unequal | {"batching": draw.pick(*(of_pairs if cut else (*of_pairs, "pad_to_longest", "bucket")))}
+    # Draws of their own, beside which the others stay.
+    shape = Draw([family, seed, 1])
+    if shape.chance(0.15) and (sides := _SIDES.get(made["cluster"]["world_size"])):
+        built = {"shape": list(sides), "bandwidth": "25 GB/s", "latency": "1 us"}
+        made["cluster"] |= {"topology": {"builder": "torus", "options": built}, "gpu": "h100_sxm"}
+        training |= shape.some(0.3, framework=("maxtext_rocm",))
     return made | {"training": training | fixed}
 
 
