@@ -254,9 +254,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         and "asynchronous" not in sharding
         and parallelism.get("balanced", True)
     ):
-        cut = any(parallelism.get(name, 1) > 1 for name in ("tp", "pp", "cp", "ep"))
-        of_pairs = ("pad", "pack", "pack_balanced")
-        training |= unequal | {"batching": draw.pick(*(of_pairs if cut else (*of_pairs, "pad_to_longest", "bucket")))}
+        training |= unequal | {"batching": draw.pick(*_batchings(parallelism))}
     # Draws of their own, beside which the others stay.
     shape = Draw([family, seed, 1])
     if shape.chance(0.15) and (sides := _SIDES.get(made["cluster"]["world_size"])):
@@ -264,6 +262,25 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         made["cluster"] |= {"topology": {"builder": "torus", "options": built}, "gpu": "h100_sxm"}
         training |= shape.some(0.3, framework=("maxtext_rocm",))
     return made | {"training": training | fixed}
+
+
+def documents_scenario(seed: int) -> dict[str, Any]:
+    """Return a drawn training scenario whose documents have unequal lengths."""
+    data, draw = training_scenario(seed, 51), Draw([51, seed, 2])
+    training = data["training"]
+    training.pop("tokens_used", None)
+    training["sharding"].pop("asynchronous", None)
+    training["parallelism"].pop("balanced", None)
+    median, sigma = draw.pick(6, 12, 30), draw.pick(0.3, 1.0, 1.6)
+    training["lengths"] = {"distribution": "lognormal", "median": median, "sigma": sigma, "seed": seed}
+    training["batching"] = draw.pick(*_batchings(training["parallelism"]))
+    return data
+
+
+def _batchings(parallelism: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the batchings that go with a layout."""
+    cut = any(parallelism.get(name, 1) > 1 for name in ("tp", "pp", "cp", "ep"))
+    return ("pad", "pack", "pack_balanced") if cut else ("pad", "pack", "pack_balanced", "pad_to_longest", "bucket")
 
 
 def _ways(sharding: dict[str, Any]) -> tuple[str, ...]:
