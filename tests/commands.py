@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simulator.cli.commands import app
+from simulator.cli.commands import application
 from simulator.cli.guard import guarded
 from tests.interrupting import PATIENCE_S
 
@@ -69,7 +69,7 @@ def commands_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         texts = [str(argument) for argument in arguments]
         # Messages repeat the words of the command.
         monkeypatch.setattr("sys.argv", ["simulator", *texts])
-        code = guarded(lambda: app(texts, prog_name="simulator", standalone_mode=False))
+        code = guarded(lambda: application(texts, prog_name="simulator", standalone_mode=False))
         said = capsys.readouterr()
         return Answer(code, said.out, said.err)
 

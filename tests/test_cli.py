@@ -35,8 +35,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_the_help_imports_nothing_heavy_and_no_command() -> None:
     code = f"""if True:
         import sys
-        from simulator.cli.commands import app
-        app(["--help"], standalone_mode=False)
+        from simulator.cli.commands import application
+        application(["--help"], standalone_mode=False)
         print([m for m in sys.modules if m in {HEAVY!r} or m.startswith("simulator.cli.commands.")])
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.cli.commands import app
+from simulator.cli.commands import application
 from simulator.cli.guard import guarded
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -160,7 +160,7 @@ def _output(command: str) -> list[str]:
     told, faults = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(faults):
         if program == "simulator":
-            code = guarded(lambda: app(arguments, prog_name="simulator", standalone_mode=False))
+            code = guarded(lambda: application(arguments, prog_name="simulator", standalone_mode=False))
         elif program == "python":
             code = 0
             runpy.run_path(arguments[0], run_name="__main__")

@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def _run() -> object:
-    from simulator.cli.commands import app
+    from simulator.cli.commands import application
     from simulator.cli.interruption import heed_interruptions
 
     # Inside `guarded`: a signal that arrives right after the handler's installation is then caught.
@@ -27,4 +27,4 @@ def _run() -> object:
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
     # Without standalone mode, typer raises errors instead of exiting, and `guarded` handles them.
-    return app(prog_name="simulator", standalone_mode=False)
+    return application(prog_name="simulator", standalone_mode=False)

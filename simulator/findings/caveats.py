@@ -226,13 +226,13 @@ def _padding(compared: Comparison, reports: Sequence[Report]) -> Iterator[Caveat
 
 
 def _uneven(reports: Sequence[Report]) -> Iterator[Caveat]:
-    """Yield a caveat on the time that ranks with short documents wait for others."""
-    for times in (report["step_times_s"] for report in reports[:1] if report.get("step_times_s")):
+    """Yield caveats on steps that differ, and on the time that ranks with short documents wait for others."""
+    for times in [report["step_times_s"] for report in reports if report.get("step_times_s")][:1]:
         ordered = sorted(times)
         ninth = ordered[max(0, -(-9 * len(ordered) // 10) - 1)]
         yield Caveat(
             "lengths",
-            f"{len(ordered)} steps with other documents take {format_time(ordered[0])} to {format_time(ordered[-1])}, "
+            f"{len(ordered)} different steps take {format_time(ordered[0])} to {format_time(ordered[-1])}, "
             f"90 % at most {format_time(ninth)}; the report is that of the median step",
         )
     lost = [

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from simulator.model.expert_counts import fullest_rank
+from simulator.model.expert_counts import fullest_ranks, read_counts, walked_loads
 from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.shape import Transformer
 
@@ -51,12 +51,25 @@ class ExpertPartition:
         >>> [round(ExpertPartition(ranks, exchange=skewed).fullest(mixtral), 3) for ranks in (1, 4, 8)]
         [1.0, 1.766, 2.943]
         """
-        if self.exchange.recorded:
-            return fullest_rank(self.exchange.recorded, self.ranks)
+        if self.exchange.moves:
+            loads = self.loads(model)
+            return sum(loads) / len(loads)
         popularity = [float(place) ** -self.exchange.zipf for place in range(1, model.num_experts + 1)]
         # The rank with the most popular expert is the fullest. With 8 experts on 4 ranks it also has the fifth: (1 +
         # 1/5) over the sum 1 + 1/2 + ... + 1/8, times 4 ranks.
         return float(self.exchange.factor * self.ranks * sum(popularity[:: self.ranks]) / sum(popularity))
+
+    def loads(self, model: Transformer) -> tuple[float, ...]:
+        """Return the tokens on the fullest rank, divided by the mean over ranks, for each step that `imbalance` asks
+        for.
+        """
+        exchange = self.exchange
+        if exchange.recorded:
+            return fullest_ranks(read_counts(exchange.recorded), self.ranks)
+        if not exchange.moves:
+            return (self.fullest(model),)
+        sizes = model.num_layers, model.num_experts, self.ranks
+        return walked_loads(exchange.zipf, exchange.walk, exchange.steps, exchange.seed, *sizes)
 
     def slots(self, model: Transformer, tokens: int) -> int:
         """Return the number of rows reserved at each expert for a rank's tokens, including padding; 0 without a

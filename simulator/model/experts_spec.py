@@ -32,18 +32,24 @@ def _capacity() -> reading.ValueReader:
 
 
 def _imbalance() -> reading.ValueReader:
-    """Return a validator for the experts' load: a factor from 1 on, {zipf: exponent}, or {recorded: FILE}."""
+    """Return a validator for the experts' load: a factor from 1 on, {zipf: exponent}, with a walk over steps if wanted,
+    or {recorded: FILE}.
+    """
     factor, exponent = reading.number(positive=True, most=1e6), reading.number(positive=True, most=10)
+    walk = {"walk": exponent, "steps": reading.whole(2, 1000), "seed": reading.whole(0, 2**31)}
 
     def reader(value: Any) -> float | Frozen:
         if isinstance(value, Mapping):
             if set(value) == {"recorded"} and isinstance(value["recorded"], str):
                 return Frozen(recorded=value["recorded"])
-            if set(value) != {"zipf"}:
+            moves = {name: value[name] for name in walk if name in value}
+            if set(value) - set(moves) != {"zipf"} or (moves and not {"walk", "steps"} <= set(moves)):
                 raise ValueError(
-                    f"got {reading.shown(value)}; must be a number such as 1.1, {{zipf: 0.3}}, or {{recorded: FILE}}"
+                    f"got {reading.shown(value)}; must be a number such as 1.1, {{zipf: 0.3}}, "
+                    "{zipf: 0.3, walk: 0.1, steps: 20}, or {recorded: FILE}"
                 )
-            return Frozen(zipf=float(exponent.reader(value["zipf"])))
+            found = {name: walk[name].reader(number) for name, number in moves.items()}
+            return Frozen(zipf=float(exponent.reader(value["zipf"])), **found)
         if factor.reader(value) < 1:
             raise ValueError(
                 f"got {reading.shown(value)}; must be at least 1, because the fullest rank has at least the mean"
@@ -57,7 +63,7 @@ def _imbalance() -> reading.ValueReader:
                 {"type": "number", "minimum": 1, "maximum": 1e6},
                 {
                     "type": "object",
-                    "properties": {"zipf": exponent.schema()},
+                    "properties": {"zipf": exponent.schema(), **{name: of.schema() for name, of in walk.items()}},
                     "required": ["zipf"],
                     "additionalProperties": False,
                 },
@@ -98,8 +104,10 @@ class ExpertsSpec(Spec):
     imbalance: Annotated[Any, _imbalance()] = Field(
         default=1.0,
         description=(
-            "Load of the fullest rank relative to the mean; {zipf: exponent} for the popularity of experts; or "
-            "{recorded: FILE} for a CSV file of counts with the columns expert and tokens, and layer if wanted."
+            "Load of the fullest rank relative to the mean; {zipf: exponent} for the popularity of experts, with walk "
+            "(deviation by which its logarithm moves each step), steps and, if wanted, seed for a popularity that "
+            "drifts; or {recorded: FILE} for a CSV file of counts with the columns expert and tokens, and layer and "
+            "step if wanted."
         ),
     )
     dtype: Annotated[str, reading.choice(("auto", "bfloat16", "float8_e4m3fn"))] = Field(
@@ -126,6 +134,26 @@ class ExpertsSpec(Spec):
         equal popularity.
         """
         return float(self.imbalance.get("zipf", 0.0)) if isinstance(self.imbalance, Mapping) else 0.0
+
+    @property
+    def walk(self) -> float:
+        """Deviation by which the logarithm of an expert's popularity moves from step to step."""
+        return float(self.imbalance.get("walk", 0.0)) if isinstance(self.imbalance, Mapping) else 0.0
+
+    @property
+    def steps(self) -> int:
+        """Number of steps over which the popularity is drawn; 1 if it does not drift."""
+        return int(self.imbalance.get("steps", 1)) if isinstance(self.imbalance, Mapping) else 1
+
+    @property
+    def seed(self) -> int:
+        """Seed of the drift."""
+        return int(self.imbalance.get("seed", 0)) if isinstance(self.imbalance, Mapping) else 0
+
+    @property
+    def moves(self) -> bool:
+        """True if the load is that of counts, which may differ from step to step."""
+        return bool(self.recorded or self.steps > 1)
 
     @property
     def recorded(self) -> str:

@@ -105,6 +105,8 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
     if training is not None and training.lengths is not None:
         # Each step is simulated with its own work and with even work.
         seconds *= 2 * training.lengths.steps
+    elif training is not None:
+        seconds *= training.parallelism.experts.steps
     memory = (
         operations * (BYTES_AN_OPERATION_OF_A_RANK if reduced else _BYTES_AN_OPERATION[engine])
         + 2 * payload

@@ -19,6 +19,8 @@ from simulator.collectives.algorithm import Algorithm
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import Engine, play, whose
 from simulator.engine.recording import of_ranks
+from simulator.model.expert_partition import ExpertPartition
+from simulator.model.shape import Transformer
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import TrainingReport, first_of_stages, summarize_step
 from simulator.run.advice import advice, takes_long
@@ -49,20 +51,33 @@ def play_training(
     if scenario.training is None:
         raise TypeError("a scenario of a training has a training")
     step = to_step(scenario.training, scenario.cluster.world_size, scenario.base, algorithm)
-    lengths = step.keys.lengths
-    if lengths is None or lengths.steps == 1:
-        return play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
-    results = [
-        play_step(
-            cluster, step.with_keys(lengths=lengths.replaced(seed=lengths.seed + number, steps=1)), jitter,
-            limit_memory=limit_memory, engine=scenario.engine, keep=keep,
-        )
-        for number in range(lengths.steps)
-    ]  # fmt: skip
+    steps = _steps(step)
+    played = {
+        key: play_step(cluster, each, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
+        for key, each in dict(steps).items()
+    }
+    results = [played[key] for key, _ in steps]
+    if len(results) == 1:
+        return results[0]
     reports = [result.report for result in results if isinstance(result.report, TrainingReport)]
     times = [report.step_time_s for report in reports]
     middle = times.index(sorted(times)[(len(times) - 1) // 2])
     return replace(results[middle], report=replace(reports[middle], step_times_s=tuple(times)))
+
+
+def _steps(step: TrainingStep) -> list[tuple[float, TrainingStep]]:
+    """Return the steps of a training with other documents or loads of experts each; equal steps share a key."""
+    lengths, layout = step.keys.lengths, step.parallelism
+    if lengths is not None and lengths.steps > 1:
+        one = [lengths.replaced(seed=lengths.seed + number, steps=1) for number in range(lengths.steps)]
+        return [(number, step.with_keys(lengths=each)) for number, each in enumerate(one)]
+    if not isinstance(step.model, Transformer) or layout.ep == 1 or not layout.experts.moves:
+        return [(0, step)]
+    # No load is known to more digits.
+    loads = [round(load, 3) for load in ExpertPartition(layout.ep, exchange=layout.experts).loads(step.model)]
+    experts = layout.experts
+    made = {load: layout.replaced(experts=experts.replaced(imbalance=load)) for load in dict.fromkeys(loads)}
+    return [(load, step.with_keys(parallelism=made[load])) for load in loads]
 
 
 def play_step(

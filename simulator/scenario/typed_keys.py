@@ -65,8 +65,9 @@ class ExpertsKeys(TypedDict, total=False):
     capacity: Literal["none"] | float
     """Capacity of an expert relative to its even share of tokens, with padding; no limit if omitted."""
     imbalance: float | Mapping[str, Any]
-    """Load of the fullest rank relative to the mean; {zipf: exponent} for the popularity of experts; or {recorded:
-    FILE} for a CSV file of counts with the columns expert and tokens, and layer if wanted."""
+    """Load of the fullest rank relative to the mean; {zipf: exponent} for the popularity of experts, with walk
+    (deviation by which its logarithm moves each step), steps and, if wanted, seed for a popularity that drifts; or
+    {recorded: FILE} for a CSV file of counts with the columns expert and tokens, and layer and step if wanted."""
     dtype: Literal["auto", "bfloat16", "float8_e4m3fn"]
     """Token dtype during dispatch; auto: the activations' dtype."""
     overlap: bool

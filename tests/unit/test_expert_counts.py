@@ -9,7 +9,7 @@ import pytest
 
 from simulator import simulate
 from simulator.basics.errors import ScenarioError
-from simulator.model.expert_counts import fullest_rank, read_counts
+from simulator.model.expert_counts import fullest_ranks, read_counts, walked_loads
 from simulator.scenario.load import load_scenario
 
 EXPERTS = {
@@ -34,10 +34,42 @@ def written(tmp_path: Path, text: str) -> str:
 
 def test_each_layer_waits_for_its_fullest_rank(tmp_path: Path) -> None:
     path = written(tmp_path, "layer,expert,tokens\n0,0,30\n0,1,10\n0,2,10\n0,3,10\n1,0,10\n1,1,10\n1,2,10\n1,3,10\n")
-    assert read_counts(path).tolist() == [[30, 10, 10, 10], [10, 10, 10, 10]]
+    counts = read_counts(path)
+    assert counts.tolist() == [[[30, 10, 10, 10], [10, 10, 10, 10]]]
     # Ranks of two experts: 40 and 20 of 30 in the mean; then as many on both.
-    assert fullest_rank(path, 2) == pytest.approx((40 / 30 + 1) / 2)
-    assert fullest_rank(path, 4) == pytest.approx((30 / 15 + 1) / 2)
+    assert fullest_ranks(counts, 2) == pytest.approx([(40 / 30 + 1) / 2])
+    assert fullest_ranks(counts, 4) == pytest.approx([(30 / 15 + 1) / 2])
+
+
+def test_each_recorded_step_is_the_step_with_its_own_factor(tmp_path: Path) -> None:
+    # Rank 0 has 45, 30 and 60 of 60 tokens; the mean is 30.
+    counts = ((25, 20, 10, 5), (15, 15, 15, 15), (30, 30, 0, 0))
+    lines = [f"{step},{expert},{n}" for step, row in enumerate(counts) for expert, n in enumerate(row)]
+    path = written(tmp_path, "step,expert,tokens\n" + "\n".join(lines) + "\n")
+    report = simulate(scenario({"recorded": path})).report
+    times = [simulate(scenario(factor)).report.step_time_s for factor in (1.5, 1.0, 2.0)]
+    assert report.step_times_s == tuple(times)
+    # The report is that of the median step.
+    assert report.step_time_s == times[0]
+
+
+def test_a_popularity_that_drifts_begins_as_the_one_that_does_not() -> None:
+    loads = walked_loads(0.5, 0.2, 6, seed=3, layers=4, experts=8, ranks=4)
+    # Experts dealt in turn: the first rank has the first and the fifth of eight.
+    popularity = [n**-0.5 for n in range(1, 9)]
+    assert loads[0] == pytest.approx(4 * (popularity[0] + popularity[4]) / sum(popularity))
+    assert len(set(loads)) == 6
+    assert loads == walked_loads(0.5, 0.2, 6, seed=3, layers=4, experts=8, ranks=4)
+    assert loads != walked_loads(0.5, 0.2, 6, seed=4, layers=4, experts=8, ranks=4)
+    # A wide walk ends with a few experts that have most tokens.
+    assert walked_loads(0.1, 2.0, 40, 0, 4, 8, 4)[-1] > 2.0
+    assert all(1.0 <= load <= 4.0 for load in walked_loads(0.1, 2.0, 40, 0, 4, 8, 4))
+
+
+def test_steps_of_a_drifting_popularity_are_those_with_its_factors() -> None:
+    report = simulate(scenario({"zipf": 0.5, "walk": 0.3, "steps": 4})).report
+    loads = walked_loads(0.5, 0.3, 4, 0, layers=2, experts=4, ranks=2)
+    assert report.step_times_s == tuple(simulate(scenario(round(load, 3))).report.step_time_s for load in loads)
 
 
 def test_recorded_counts_act_as_the_factor_that_they_amount_to(tmp_path: Path) -> None:
@@ -62,6 +94,14 @@ def test_wrong_counts_are_told(tmp_path: Path, text: str, told: str) -> None:
         load_scenario(scenario({"recorded": written(tmp_path, text)}))
 
 
-def test_another_mapping_is_told() -> None:
+@pytest.mark.parametrize("imbalance", [{"counts": "a.csv"}, {"zipf": 0.3, "walk": 0.1}, {"walk": 0.1, "steps": 4}])
+def test_another_mapping_is_told(imbalance: dict[str, Any]) -> None:
     with pytest.raises(ScenarioError, match=r"must be a number such as 1\.1"):
-        load_scenario(scenario({"counts": "a.csv"}))
+        load_scenario(scenario(imbalance))
+
+
+def test_steps_of_documents_and_of_loads_are_not_mixed() -> None:
+    data = scenario({"zipf": 0.3, "walk": 0.1, "steps": 4})
+    data["training"]["lengths"] = {"distribution": "lognormal", "median": 500, "sigma": 1.0, "steps": 2}
+    with pytest.raises(ScenarioError, match="steps have other documents already"):
+        load_scenario(data)

@@ -54,7 +54,7 @@ class _Commands(TyperGroup):
 
 
 # `guard` prints errors, therefore typer's tracebacks are off. Without rich markup, brackets in help texts are literal.
-app = typer.Typer(
+application = typer.Typer(
     name="simulator",
     cls=_Commands,
     no_args_is_help=True,
@@ -64,7 +64,7 @@ app = typer.Typer(
 )
 
 
-@app.callback(invoke_without_command=True)
+@application.callback(invoke_without_command=True)
 def options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     """Simulate distributed training: step time, memory, link traffic.
 

@@ -143,8 +143,7 @@ class TrainingReport(HasHeadline):
     tokens_used : float
         Share of the batch's tokens that are not padding, above 0 to 1.
     step_times_s : tuple of float
-        Times of several steps with other documents, of which this is the median step's report; empty for a single step
-        [s].
+        Times of several different steps, of which this is the median step's report; empty for a single step [s].
     even_work_time_s : float or None
         Time of the step if each rank had the mean of the ranks' work; None unless documents differ in length [s].
     learning : Learning or None
