@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulator.cli.commands import app
+from simulator.cli.commands import application
 from simulator.cli.guard import guarded
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
@@ -72,7 +72,7 @@ def _quietly(command: list[str]) -> None:
         before = sys.stdout, sys.stderr
         sys.stdout = sys.stderr = nowhere
         try:
-            code = guarded(lambda: app(command, prog_name="simulator", standalone_mode=False))
+            code = guarded(lambda: application(command, prog_name="simulator", standalone_mode=False))
         finally:
             sys.stdout, sys.stderr = before
     if code:

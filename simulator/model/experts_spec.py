@@ -133,22 +133,22 @@ class ExpertsSpec(Spec):
         """Exponent of the experts' popularity: the n-th most popular expert is chosen in proportion to n^-zipf; 0 for
         equal popularity.
         """
-        return float(self.imbalance.get("zipf", 0.0)) if isinstance(self.imbalance, Mapping) else 0.0
+        return self._of_imbalance("zipf")
 
     @property
     def walk(self) -> float:
         """Deviation by which the logarithm of an expert's popularity moves from step to step."""
-        return float(self.imbalance.get("walk", 0.0)) if isinstance(self.imbalance, Mapping) else 0.0
+        return self._of_imbalance("walk")
 
     @property
     def steps(self) -> int:
         """Number of steps over which the popularity is drawn; 1 if it does not drift."""
-        return int(self.imbalance.get("steps", 1)) if isinstance(self.imbalance, Mapping) else 1
+        return max(1, int(self._of_imbalance("steps")))
 
     @property
     def seed(self) -> int:
         """Seed of the drift."""
-        return int(self.imbalance.get("seed", 0)) if isinstance(self.imbalance, Mapping) else 0
+        return int(self._of_imbalance("seed"))
 
     @property
     def moves(self) -> bool:
@@ -159,6 +159,9 @@ class ExpertsSpec(Spec):
     def recorded(self) -> str:
         """Path of a file with recorded counts of tokens by expert; "" without one."""
         return str(self.imbalance.get("recorded", "")) if isinstance(self.imbalance, Mapping) else ""
+
+    def _of_imbalance(self, name: str) -> float:
+        return float(self.imbalance.get(name, 0)) if isinstance(self.imbalance, Mapping) else 0.0
 
     def located(self, base: Path | None) -> ExpertsSpec:
         """Return the keys with the path of recorded counts under a folder."""

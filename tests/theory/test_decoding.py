@@ -116,6 +116,18 @@ def test_the_time_of_a_batch_follows_from_its_answers() -> None:
     assert simulate_jobs(given).frame()["together_s"].tolist() == run.frame()["together_s"].tolist()
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_better_division_of_the_gpus_is_told_where_both_work_at_once(lag: int) -> None:
+    file = jobs()
+    file["jobs"]["rollout"] = {"generation": {"time": "8 s"}, "world_size": 2}
+    file["jobs"]["trainer"] |= {"lag": lag, "world_size": 6}
+    run = simulate_jobs(file)
+    # 16 GPU seconds of generation, and few of training: all but one generate.
+    assert 6 * run.frame()["alone_s"]["trainer"] < 0.1 * 16
+    told = "If both scaled with their GPUs, 7 to generate and 1 to train would be busy alike."
+    assert (told in run.sentences) == (lag == 1)
+
+
 def test_more_gpus_for_an_engine_shorten_the_steps_of_a_large_model() -> None:
     alone, shared = (decoder("llama3_70b", tp=tp).step(16) for tp in (4, 8))
     assert shared < alone

@@ -18,6 +18,8 @@ from simulator.scenario.jobs_file import JobSetting, JobsFile
 FELT: Final = 0.005
 # Changes of the slowdown by a later start that are worth a sentence.
 _SHIFT_HELPS: Final = 0.01
+# Share of the GPUs from which another division between generation and training is told.
+_UNEVEN: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,14 @@ def _on_batches(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
             f"The {maker.ranks} GPUs of {maker.name} generate {100 * maker.alone / period:.0f} % of the time, the "
             f"{trainer.ranks} GPUs of {trainer.name} train {100 * training / period:.0f} %."
         )
+        gpus, work = maker.ranks + trainer.ranks, maker.alone * maker.ranks
+        better = min(gpus - 1, max(1, round(gpus * work / (work + training * trainer.ranks))))
+        # On policy, one of both waits whatever their sizes.
+        if setting.lag and abs(better - maker.ranks) > _UNEVEN * gpus:
+            yield (
+                f"If both scaled with their GPUs, {better} to generate and {gpus - better} to train would be busy "
+                "alike."
+            )
 
 
 def _links(number: int) -> str:
