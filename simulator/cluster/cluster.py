@@ -92,44 +92,26 @@ BORROWED: Final = "not measured here"
 
 @dataclass(frozen=True, slots=True)
 class MachineCollective:
-    """A machine's measured constants for a collective operation (start-up, caps), from a topology file.
+    """A machine's measured constants for a collective operation (start-up, caps), from a topology file."""
 
-    Attributes
-    ----------
-    algorithm : str
-        Algorithm that the machine runs.
-    startup : float
-        Time that every rank pays once per operation, before its first transfer [s].
-    rate_cap : float
-        Upper bound on each flow for very large arrays [B/s]; in multi_ring, on the sum of a rank's flows in its node.
-    cross_rate_cap : float
-        Upper bound on each flow between nodes [B/s].
-    half_size : float
-        Array size at which the caps are halved [B]; 0: the caps do not depend on size.
-    exponent : float
-        Steepness: factor(S) = 1 / (1 + (half_size / S)^exponent), for S of at least a packet.
-    chunks : int or None
-        Number of pipeline segments in a large array, for algorithms with segments; see `segments`.
-    step, cross_step : float
-        Time per step besides the transfer, inside a node and between nodes [s].
-    own_part : float
-        Time that a rank of a node takes for its own part of the array, relative to a part that it sends; see
-        `simulator.cluster.library.own_share`.
-    source : str
-        Source of the measurements.
-    """
-
-    algorithm: str
-    startup: float = 0.0
+    algorithm: str  # algorithm that the machine runs
+    startup: float = 0.0  # time that every rank pays once per operation, before its first transfer [s]
+    # Upper bound on each flow for very large arrays [B/s]; in multi_ring, on the sum of a rank's flows in its node.
     rate_cap: float = float("inf")
-    cross_rate_cap: float = float("inf")
+    cross_rate_cap: float = float("inf")  # upper bound on each flow between nodes [B/s]
+    # Array size at which the caps are halved [B]; 0: the caps do not depend on size.
     half_size: float = 0.0
+    # Steepness: factor(S) = 1 / (1 + (half_size / S)^exponent), for S of at least a packet.
     exponent: float = 1.0
+    # Number of pipeline segments in a large array, for algorithms with segments; see `segments`.
     chunks: int | None = None
+    # `step`, `cross_step`: Time per step besides the transfer, inside a node and between nodes [s].
     step: float = 0.0
     cross_step: float = 0.0
+    # Time that a rank of a node takes for its own part of the array, relative to a part that it sends; see
+    # `simulator.cluster.library.own_share`.
     own_part: float = 0.0
-    source: str = ""
+    source: str = ""  # source of the measurements
 
     def factor(self, nbytes: float) -> float:
         """Return the fraction of the rate caps (0 to 1) reached with an array of `nbytes` bytes."""
@@ -175,61 +157,35 @@ class MachineCollective:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster: GPUs with ranks, the graph of links between them, and measured constants for collectives.
+    """A cluster: GPUs with ranks, the graph of links between them, and measured constants for collectives."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the topology.
-    graph : networkx.DiGraph
-        Vertices have `kind` ("gpu", "nic", "switch", "host", "server", "storage") and `forwards` (may routes pass
-        through); edges have `bandwidth` [B/s] and `latency` [s], one per direction.
-    router : Router
-        Numbers of vertices and links, and routes.
-    gpus : tuple of Gpu
-        GPU of each rank.
-    ranks : tuple of str
-        Vertex of each rank.
-    servers : tuple of str
-        Vertices of parameter servers with separate ports.
-    speeds : tuple of float
-        Factor on FLOP/s and HBM bandwidth of each rank; 1 for a healthy GPU, less for a straggler.
-    nodes : tuple of tuple of int
-        Ranks in each node; a single node with every rank if the topology has no nodes.
-    node_size : int or None
-        GPUs in a complete node; None if the topology has no nodes of equal size.
-    reducing_switches : tuple of str
-        Switch in each node that can reduce; empty if no switch can.
-    collectives : mapping of operation to MachineCollective
-        Measured constants for groups over several nodes, or for the only node in use.
-    in_node : mapping of operation to MachineCollective
-        Measured constants for groups inside a node; empty if the measurements do not distinguish them.
-    library : Library or None
-        Model of the library where no collective was measured; None: flows fill their links, without start-up.
-    hosts : tuple of str
-        Processor socket of each rank, which stores offloaded data; empty if the topology has no sockets.
-    storage : str
-        Vertex that takes checkpoints; empty if the cluster has none.
-    changes : tuple of RateChange
-        Moments at which links and GPUs slow down or recover during a step.
-    """
-
-    name: str
+    name: str  # name of the topology
+    # Vertices have `kind` ("gpu", "nic", "switch", "host", "server", "storage") and `forwards` (may routes pass
+    # through); edges have `bandwidth` [B/s] and `latency` [s], one per direction.
     graph: nx.DiGraph[str]
-    router: Router
-    gpus: tuple[Gpu, ...]
-    ranks: tuple[str, ...]
-    servers: tuple[str, ...] = ()
+    router: Router  # numbers of vertices and links, and routes
+    gpus: tuple[Gpu, ...]  # GPU of each rank
+    ranks: tuple[str, ...]  # vertex of each rank
+    servers: tuple[str, ...] = ()  # vertices of parameter servers with separate ports
+    # Factor on FLOP/s and HBM bandwidth of each rank; 1 for a healthy GPU, less for a straggler.
     speeds: tuple[float, ...] = ()
+    # Ranks in each node; a single node with every rank if the topology has no nodes.
     nodes: tuple[tuple[int, ...], ...] = ()
+    # GPUs in a complete node; None if the topology has no nodes of equal size.
     node_size: int | None = None
+    # Switch in each node that can reduce; empty if no switch can.
     reducing_switches: tuple[str, ...] = ()
+    # Measured constants for groups over several nodes, or for the only node in use.
     collectives: Mapping[str, MachineCollective] = field(default_factory=dict)
+    # Measured constants for groups inside a node; empty if the measurements do not distinguish them.
     in_node: Mapping[str, MachineCollective] = field(default_factory=dict)
+    # Model of the library where no collective was measured; None: flows fill their links, without start-up.
     library: Library | None = None
+    # Processor socket of each rank, which stores offloaded data; empty if the topology has no sockets.
     hosts: tuple[str, ...] = ()
+    # Vertex that takes checkpoints; empty if the cluster has none.
     storage: str = ""
-    changes: tuple[RateChange, ...] = ()
+    changes: tuple[RateChange, ...] = ()  # moments at which links and GPUs slow down or recover during a step
     _recent: Recent = field(init=False, repr=False, compare=False)
     _routes: Recent = field(init=False, repr=False, compare=False)
 

@@ -105,14 +105,9 @@ class Auxiliary(Enum):
 
 
 class Flows(NamedTuple):
-    """Maximum number of flows that a rank sends at the same time in a collective.
+    """Maximum number of flows that a rank sends at the same time in a collective."""
 
-    Attributes
-    ----------
-    inside, across : int
-        Flows to ranks in the same node, and to other ranks.
-    """
-
+    # `inside`, `across`: Flows to ranks in the same node, and to other ranks.
     inside: int = 1
     across: int = 1
 

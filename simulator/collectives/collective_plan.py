@@ -69,24 +69,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """A planned collective, ready for simulation, with its predicted time.
+    """A planned collective, ready for simulation, with its predicted time."""
 
-    Attributes
-    ----------
-    ops : tuple of Collective
-        One collective for each message, all over the same group.
-    ranks : int
-        Number of ranks in the cluster.
-    why : str
-        Reason for the choice of algorithm.
-    predicted : float or None
-        Time on an idle network [s]; None unless every message has an exact closed form.
-    """
-
-    ops: tuple[Collective, ...]
-    ranks: int
+    ops: tuple[Collective, ...]  # one collective for each message, all over the same group
+    ranks: int  # number of ranks in the cluster
     algorithm: str
-    why: str
+    why: str  # reason for the choice of algorithm
+    # Time on an idle network [s]; None unless every message has an exact closed form.
     predicted: float | None
 
     @cached_property

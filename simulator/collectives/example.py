@@ -14,30 +14,19 @@ from simulator.basics.counts import divisors
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A setting in which shared tests simulate a collective algorithm.
+    """A setting in which shared tests simulate a collective algorithm."""
 
-    Attributes
-    ----------
-    node_size : int or None
-        Ranks per node; None if the algorithm does not use nodes.
-    given : bool
-        True: the request lists the nodes, and the cluster has none. False: the cluster has the nodes, with switches
-        that can reduce.
-    servers : int or None
-        Number of parameter servers; None if the algorithm has none.
-    servers_on : {"own", "workers"}
-        Whether servers have separate vertices ("own") or run on workers.
-    chunks : int or None
-        Number of pipeline pieces; None for the algorithm's own choice.
-    sides : tuple of int
-        Number of ranks along each dimension of a torus; empty for none.
-    """
-
+    # Ranks per node; None if the algorithm does not use nodes.
     node_size: int | None = None
+    # True: the request lists the nodes, and the cluster has none. False: the cluster has the nodes, with switches that
+    # can reduce.
     given: bool = False
+    # Number of parameter servers; None if the algorithm has none.
     servers: int | None = None
-    servers_on: str = "own"
+    servers_on: str = "own"  # whether servers have separate vertices ("own") or run on workers
+    # Number of pipeline pieces; None for the algorithm's own choice.
     chunks: int | None = None
+    # Number of ranks along each dimension of a torus; empty for none.
     sides: tuple[int, ...] = ()
 
 

@@ -21,19 +21,13 @@ _BEHIND_RANKS: Final = 2**32
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """Seeded random noise on kernel durations and on transfer latencies.
+    """Seeded random noise on kernel durations and on transfer latencies."""
 
-    Attributes
-    ----------
-    compute, latency : float
-        Standard deviation of the factor's logarithm, on kernel times and on transfer latencies; 0 for no noise.
-    seed : int
-        Random seed.
-    """
-
+    # `compute`, `latency`: Standard deviation of the factor's logarithm, on kernel times and on transfer latencies; 0
+    # for no noise.
     compute: float = 0.0
     latency: float = 0.0
-    seed: int = 0
+    seed: int = 0  # random seed
 
 
 def latency_factors(jitter: Jitter, number: int, op: Collective, sources: npt.NDArray[Any]) -> Floats | None:

@@ -13,24 +13,13 @@ from simulator.scenario.answer_spec import FindingSpec
 
 @dataclass(frozen=True, slots=True)
 class FindingResult:
-    """Result of a finding.
+    """Result of a finding."""
 
-    Attributes
-    ----------
-    kind : str
-        The finding's name.
-    sentences : tuple of str
-        Sentences without a full stop.
-    numbers : mapping
-        Plain data: every number in the sentences, unrounded.
-    spoken : tuple of int
-        Points mentioned by the sentences, the most important first.
-    """
-
-    kind: str
-    sentences: tuple[str, ...]
+    kind: str  # the finding's name
+    sentences: tuple[str, ...]  # sentences without a full stop
+    # Plain data: every number in the sentences, unrounded.
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    spoken: tuple[int, ...] = ()
+    spoken: tuple[int, ...] = ()  # points mentioned by the sentences, the most important first
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding's result in plain data for JSON."""
@@ -39,18 +28,10 @@ class FindingResult:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A kind of finding ("best", "threshold", ...): its name and the function that makes it from a comparison.
+    """A kind of finding ("best", "threshold", ...): its name and the function that makes it from a comparison."""
 
-    Attributes
-    ----------
-    name : str
-        As `answer` has it in a scenario.
-    find : function (Comparison, FindingSpec) -> FindingResult or None
-        None where the points do not tell.
-    """
-
-    name: str
-    find: Callable[[Comparison, FindingSpec], FindingResult | None]
+    name: str  # as `answer` has it in a scenario
+    find: Callable[[Comparison, FindingSpec], FindingResult | None]  # None where the points do not tell
 
 
 FINDING_KINDS: Final = Catalog("simulator.findings.kinds", "FINDING", Finding, "finding")

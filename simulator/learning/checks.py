@@ -34,15 +34,9 @@ CHECKS: Final = {
 
 @dataclass(slots=True)
 class Checks:
-    """Findings so far in a real training watched by checks.
+    """Findings so far in a real training watched by checks."""
 
-    Attributes
-    ----------
-    seen : dict of check to step
-        The first step in which each check found something.
-    """
-
-    seen: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)  # the first step in which each check found something
     _history: list[StepResult] = field(default_factory=list)
 
     def tell(self, check: str, step: int) -> None:

@@ -48,8 +48,8 @@ def _imbalance() -> reading.ValueReader:
                     f"got {reading.shown(value)}; must be a number such as 1.1, {{zipf: 0.3}}, "
                     "{zipf: 0.3, walk: 0.1, steps: 20}, or {recorded: FILE}"
                 )
-            found = {name: walk[name].reader(number) for name, number in moves.items()}
-            return Frozen(zipf=float(exponent.reader(value["zipf"])), **found)
+            numbers = {name: walk[name].reader(number) for name, number in moves.items()}
+            return Frozen(zipf=float(exponent.reader(value["zipf"])), **numbers)
         if factor.reader(value) < 1:
             raise ValueError(
                 f"got {reading.shown(value)}; must be at least 1, because the fullest rank has at least the mean"

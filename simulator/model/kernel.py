@@ -213,15 +213,10 @@ def keys_of_query(keys: int, window: int = 0, *, chunked: bool = False, diagonal
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """A kernel limited by HBM traffic: norms, activations, softmax, dropout, casts, optimizers.
-
-    Attributes
-    ----------
-    read, written : float
-        HBM traffic [B].
-    """
+    """A kernel limited by HBM traffic: norms, activations, softmax, dropout, casts, optimizers."""
 
     name: str
+    # `read`, `written`: HBM traffic [B].
     read: float
     written: float
     fusible: bool = False  # True if a compiler would fuse the kernel with its neighbours and remove its traffic

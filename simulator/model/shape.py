@@ -48,22 +48,19 @@ class LatentAttention:
 class Mamba:
     """Sizes of Mamba-2 mixers [1]_.
 
-    Attributes
-    ----------
-    heads, head_dim, groups, state : int
-        Heads, each with a state of head_dim x state numbers; heads of a group share the vectors B and C of a token.
-    taps, chunk : int
-        Tokens under a filter of the convolution; tokens of a chunk, inside which the scan is a product of matrices.
-
     References
     ----------
     .. [1] Dao & Gu, "Transformers are SSMs", 2024, arXiv:2405.21060.
     """
 
+    # `heads`, `head_dim`, `groups`, `state`: Heads, each with a state of head_dim x state numbers; heads of a group
+    # share the vectors B and C of a token.
     heads: int
     head_dim: int
     groups: int
     state: int
+    # `taps`, `chunk`: Tokens under a filter of the convolution; tokens of a chunk, inside which the scan is a product
+    # of matrices.
     taps: int
     chunk: int
 
@@ -121,88 +118,15 @@ Form = Literal["pre", "post", "both", "sum", "parallel", "shared"]
 class Transformer:
     """A transformer with one stack of layers: a decoder, or an encoder if not causal.
 
-    Attributes
-    ----------
-    num_layers, hidden_size, num_heads, num_kv_heads, head_dim, ffn_size, vocab_size : int
-        Sizes as in Hugging Face's config.json; with experts, ffn_size is an expert's width. With patches, vocab_size is
-        the number of classes.
-    max_positions : int
-        Rows of the learned position table; rotary positions have no parameters.
-    norm : {"layernorm", "rmsnorm", "unweighted"}
-        "unweighted": a LayerNorm without parameters.
-    gated : bool
-        True if the MLP multiplies two projections (SwiGLU: three matrices), False for two matrices.
-    positions : {"learned", "rotary", "none"}
-        "none" for ALiBi, which saves nothing.
-    attention_bias, output_bias, mlp_bias, norm_bias : bool
-        Biases of Q, K and V; of attention's output projection; of the MLP; of LayerNorm.
-    tied : bool
-        True if the head uses the embedding's table.
-    num_experts, active_experts : int
-        Routed experts, and experts per token; 0 and 0 for a dense MLP.
-    expert_groups, active_groups : int
-        Groups of consecutive routed experts, and groups per token: the router first chooses groups, then experts of
-        these groups (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.1.2: node-limited routing).
-    shared_experts : int
-        Experts that see every token, beside the routed experts.
-    router_bias : bool
-        True if the router adds a number per expert to the scores for choosing.
-    dense_layers, dense_ffn_size : int
-        First layers with a dense MLP in a model with experts, and this MLP's width.
-    qk_norm : {"none", "head", "width", "unweighted"}
-        Norms of queries and keys: with a weight per element of a head, which all heads share; with a weight per element
-        of all heads; without weights.
-    latent : LatentAttention or None
-        Latent attention; head_dim is then the width for attention's FLOPs, the mean of a key's and a value's.
-    adapters : Lora or None
-        Low-rank adapters, which alone are trained; None if every parameter is trained.
-    expert_every : int
-        k: after the first `dense_layers`, layers k - 1, 2 k - 1, ... have experts, other layers a dense MLP.
-    shared_gate : bool
-        True if a number per token, the product with a vector, scales the shared experts' output.
-    windows : tuple of int
-        Keys that a query sees, 0 for every key; layer i has entry i modulo the length. Empty: every key.
-    chunked : bool
-        True if windows cut a sequence into chunks, and a query sees the keys of its own chunk.
-    causal : bool
-        True if a query sees no later key.
-    form : {"pre", "post", "both", "sum", "parallel", "shared"}
-        Places of a layer's norms; see `Form`.
-    sinks : bool
-        True if each head has a learned score beside the scores of the keys.
-    score_cap, logit_cap : bool
-        True if a scaled tanh limits attention's scores; the logits.
-    embedding_norm : bool
-        True if the embedding ends with a norm.
-    token_types : int
-        Rows of a table for the segment of a token (BERT).
-    position_offset : int
-        First rows of the position table that belong to no token.
-    head_transform : bool
-        True if the head begins with a square matrix and an activation, before the last norm.
-    head_bias : bool
-        True if the head's last matrix has a bias.
-    patches : Patches or None
-        Patches of images in place of tokens.
-    mtp_layers : int
-        Last layers, among `num_layers`, that each predict a further token (multi-token prediction [1]_): such a layer
-        joins its input with the embedding of the next token by a matrix, and ends with a norm, logits and a loss.
-        Embedding and output matrix are the model's.
-    blocks : tuple of str
-        Blocks of each layer, in order: "M" Mamba-2 mixer, "*" attention, "-" MLP, "E" experts, each after a norm and
-        with a residual addition; layer i has entry i modulo the length. Empty: attention, then MLP or experts.
-    mamba : Mamba or None
-        Sizes of Mamba-2 mixers.
-    expert_latent : int
-        Width of the tokens that routed experts take and return, made from the hidden states and back by a matrix each
-        (latent experts); 0 for the hidden size.
-
     References
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 2.2.
     """
 
     name: str
+    # `num_layers`, `hidden_size`, `num_heads`, `num_kv_heads`, `head_dim`, `ffn_size`, `vocab_size`: Sizes as in
+    # Hugging Face's config.json; with experts, ffn_size is an expert's width. With patches, vocab_size is the number of
+    # classes.
     num_layers: int
     hidden_size: int
     num_heads: int
@@ -210,44 +134,70 @@ class Transformer:
     head_dim: int
     ffn_size: int
     vocab_size: int
+    # Rows of the learned position table; rotary positions have no parameters.
     max_positions: int
+    # "unweighted": a LayerNorm without parameters.
     norm: Literal["layernorm", "rmsnorm", "unweighted"] = "layernorm"
+    # True if the MLP multiplies two projections (SwiGLU: three matrices), False for two matrices.
     gated: bool = False
-    positions: Literal["learned", "rotary", "none"] = "learned"
+    positions: Literal["learned", "rotary", "none"] = "learned"  # "none" for ALiBi, which saves nothing
+    # `attention_bias`, `output_bias`, `mlp_bias`, `norm_bias`: Biases of Q, K and V; of attention's output projection;
+    # of the MLP; of LayerNorm.
     attention_bias: bool = True
     output_bias: bool = True
     mlp_bias: bool = True
     norm_bias: bool = True
-    tied: bool = True
+    tied: bool = True  # True if the head uses the embedding's table
+    # `num_experts`, `active_experts`: Routed experts, and experts per token; 0 and 0 for a dense MLP.
     num_experts: int = 0
     active_experts: int = 0
-    shared_experts: int = 0
-    router_bias: bool = False
+    shared_experts: int = 0  # experts that see every token, beside the routed experts
+    router_bias: bool = False  # True if the router adds a number per expert to the scores for choosing
+    # `dense_layers`, `dense_ffn_size`: First layers with a dense MLP in a model with experts, and this MLP's width.
     dense_layers: int = 0
     dense_ffn_size: int = 0
+    # Norms of queries and keys: with a weight per element of a head, which all heads share; with a weight per element
+    # of all heads; without weights.
     qk_norm: Literal["none", "head", "width", "unweighted"] = "none"
+    # Latent attention; head_dim is then the width for attention's FLOPs, the mean of a key's and a value's.
     latent: LatentAttention | None = None
+    # Low-rank adapters, which alone are trained; None if every parameter is trained.
     adapters: Lora | None = None
+    # k: after the first `dense_layers`, layers k - 1, 2 k - 1, ... have experts, other layers a dense MLP.
     expert_every: int = 1
+    # True if a number per token, the product with a vector, scales the shared experts' output.
     shared_gate: bool = False
+    # Keys that a query sees, 0 for every key; layer i has entry i modulo the length. Empty: every key.
     windows: tuple[int, ...] = ()
-    chunked: bool = False
-    causal: bool = True
+    chunked: bool = False  # True if windows cut a sequence into chunks, and a query sees the keys of its own chunk
+    causal: bool = True  # True if a query sees no later key
+    # Places of a layer's norms; see `Form`.
     form: Form = "pre"
-    sinks: bool = False
+    sinks: bool = False  # True if each head has a learned score beside the scores of the keys
+    # `score_cap`, `logit_cap`: True if a scaled tanh limits attention's scores; the logits.
     score_cap: bool = False
     logit_cap: bool = False
-    embedding_norm: bool = False
-    token_types: int = 0
-    position_offset: int = 0
-    head_transform: bool = False
-    head_bias: bool = False
-    patches: Patches | None = None
+    embedding_norm: bool = False  # True if the embedding ends with a norm
+    token_types: int = 0  # rows of a table for the segment of a token (BERT)
+    position_offset: int = 0  # first rows of the position table that belong to no token
+    head_transform: bool = False  # True if the head begins with a square matrix and an activation, before the last norm
+    head_bias: bool = False  # True if the head's last matrix has a bias
+    patches: Patches | None = None  # patches of images in place of tokens
+    # `expert_groups`, `active_groups`: Groups of consecutive routed experts, and groups per token: the router first
+    # chooses groups, then experts of these groups (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.1.2:
+    # node-limited routing).
     expert_groups: int = 1
     active_groups: int = 1
+    # Last layers, among `num_layers`, that each predict a further token (multi-token prediction [1]_): such a layer
+    # joins its input with the embedding of the next token by a matrix, and ends with a norm, logits and a loss.
+    # Embedding and output matrix are the model's.
     mtp_layers: int = 0
+    # Blocks of each layer, in order: "M" Mamba-2 mixer, "*" attention, "-" MLP, "E" experts, each after a norm and with
+    # a residual addition; layer i has entry i modulo the length. Empty: attention, then MLP or experts.
     blocks: tuple[str, ...] = ()
-    mamba: Mamba | None = None
+    mamba: Mamba | None = None  # sizes of Mamba-2 mixers
+    # Width of the tokens that routed experts take and return, made from the hidden states and back by a matrix each
+    # (latent experts); 0 for the hidden size.
     expert_latent: int = 0
 
     def __post_init__(self) -> None:

@@ -32,22 +32,14 @@ Cache = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A layer's mixture of experts, seen from a single rank.
-
-    Attributes
-    ----------
-    share : TensorShard
-        Says how many ranks the experts are distributed over, and this rank's place among them.
-    count, active : int
-        Experts on all ranks; experts that each token is sent to (k).
-    capacity : float or None
-        Tokens that an expert takes from each rank, in units of its even share [2]_; None: unlimited.
-    """
+    """A layer's mixture of experts, seen from a single rank."""
 
     arithmetic: Arithmetic
-    share: TensorShard
+    share: TensorShard  # says how many ranks the experts are distributed over, and this rank's place among them
+    # `count`, `active`: Experts on all ranks; experts that each token is sent to (k).
     count: int
     active: int
+    # Tokens that an expert takes from each rank, in units of its even share [2]_; None: unlimited.
     capacity: float | None = None
 
     def forward(self, p: Parameters, x: Array) -> Pass[tuple[Array, Cache]]:

@@ -106,15 +106,10 @@ class Sgd:
 
 @dataclass(frozen=True, slots=True)
 class Lion:
-    """Lion: every parameter moves by the learning rate, in the direction of a moving average's sign [3]_.
-
-    Attributes
-    ----------
-    first, second : float
-        Factors (betas) of the momentum in the average whose sign is taken, and in the next momentum.
-    """
+    """Lion: every parameter moves by the learning rate, in the direction of a moving average's sign [3]_."""
 
     rate: float = 1e-3  # learning rate
+    # `first`, `second`: Factors (betas) of the momentum in the average whose sign is taken, and in the next momentum.
     first: float = 0.9
     second: float = 0.99
     decay: float = 0.0  # weight decay, applied to the parameters and not to the gradient; 0 for none

@@ -26,25 +26,16 @@ HOST_WAIT: Final = "waiting for the host"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number in reports to be compared, with direction (less or more is better) and wording.
-
-    Attributes
-    ----------
-    value : function (report) -> float or None
-        Value in SI units; None if the report has none.
-    number : function (float) -> str
-        Formats the value for a table whose header names the measure.
-    best : {"least", "most"}
-        Direction of improvement.
-    """
+    """A number in reports to be compared, with direction (less or more is better) and wording."""
 
     name: str  # name in a scenario's `answer`
     of: tuple[str, ...]  # kinds of scenarios: "collective", "training"
+    # Value in SI units; None if the report has none.
     value: Callable[[Report], float | None]
-    number: Callable[[float], str]
+    number: Callable[[float], str]  # formats the value for a table whose header names the measure
     noun: str  # noun for changes: "time" in "12 % less time"
     phrase: str = "{}"  # format for sentences: "{} of memory"
-    best: Literal["least", "most"] = "least"
+    best: Literal["least", "most"] = "least"  # direction of improvement
     # Adjective for the best value: "fastest", or an adjective of the noun ("highest" bus bandwidth)
     superlative: str = "lowest"
     # Key of the report's prediction interval for the value: "step_time_s", "peak_memory_bytes"; empty if there is none

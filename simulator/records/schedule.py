@@ -37,36 +37,25 @@ _BYTES_A_ROW: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round in a collective's schedule: arrays with an entry for each transfer.
+    """A round in a collective's schedule: arrays with an entry for each transfer."""
 
-    Attributes
-    ----------
-    src, dst : int array, shape (t,)
-        Participants.
-    first, count : int array, shape (t,)
-        Chunks carried: first, first + step, ... (`count` chunks), modulo the schedule's chunks.
-    reduce : bool array, shape (t,)
-        True: the receiver adds the data to its own. False: it replaces its own.
-    channel : int array, shape (t,)
-        FIFO in which the transfer queues. Channels are private to the schedule.
-    after : int array, shape (t, w) or (gates, w)
-        Numbers of earlier transfers that must have ended; -1 for unused entries.
-    step : int
-        Distance between carried chunks.
-    gate : int array, shape (t,), or None
-        Row of `after` for each transfer, if many transfers wait for the same transfers: N ranks that each send to N - 1
-        ranks what they received from N - 1 ranks would otherwise need N^3 numbers. None if every transfer has its own
-        row.
-    """
-
+    # `src`, `dst`: Participants; shape (t,).
     src: Ints
     dst: Ints
+    # `first`, `count`: Chunks carried: first, first + step, ... (`count` chunks), modulo the schedule's chunks; shape
+    # (t,).
     first: Ints
     count: Ints
+    # True: the receiver adds the data to its own. False: it replaces its own; shape (t,).
     reduce: Bools
+    # FIFO in which the transfer queues. Channels are private to the schedule; shape (t,).
     channel: Ints
+    # Numbers of earlier transfers that must have ended; -1 for unused entries; shape (t, w) or (gates, w).
     after: Ints
-    step: int = 1
+    step: int = 1  # distance between carried chunks
+    # Row of `after` for each transfer, if many transfers wait for the same transfers: N ranks that each send to N - 1
+    # ranks what they received from N - 1 ranks would otherwise need N^3 numbers. None if every transfer has its own
+    # row; shape (t,).
     gate: Ints | None = None
 
     def __len__(self) -> int:
@@ -109,23 +98,16 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A collective's transfers, round by round; the rounds are computed on demand.
+    """A collective's transfers, round by round; the rounds are computed on demand."""
 
-    Attributes
-    ----------
-    operation, algorithm : str
-        Names, such as "all_reduce" and "ring".
-    parts : callable () -> iterator of Round or Repeat
-        Starts a new walk over the transfers.
-    """
-
+    # `operation`, `algorithm`: Names, such as "all_reduce" and "ring".
     operation: str
     algorithm: str
     world_size: int  # ranks of the group
     auxiliaries: int  # number of participants after the ranks (servers, reducing switches)
     chunks: int  # number of pieces of the array
     reduction_order: ReductionOrder  # order in which a participant adds arriving values to a chunk
-    parts: Callable[[], Iterator[Round | Repeat]]
+    parts: Callable[[], Iterator[Round | Repeat]]  # starts a new walk over the transfers
     root: int = 0  # root of rooted operations
     pieces: int = 1  # chunks per rank's part, if ranks have parts: chunk c belongs to the part of rank c // pieces
     # Transfers written by `parts`, a repeated round counted once; known before any is written. 0 if unknown.

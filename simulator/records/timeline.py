@@ -153,66 +153,34 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Everything recorded by an engine during a simulation: operations, transfers, memory and links.
+    """Everything recorded by an engine during a simulation: operations, transfers, memory and links."""
 
-    Attributes
-    ----------
-    engine : str
-        Name of the engine.
-    end : float
-        End of the last operation [s].
-    spans : sequence of Span
-        Sorted by rank, stream, start; of all ranks, or of the requested ranks and the rank that ends last.
-    logs : sequence of TransferLog
-        One log per collective, in the program's order.
-    memory : sequence of MemorySample
-        Of all ranks; or of the ranks with spans and of one rank of each kind with different memory use.
-    links : tuple of LinkUse
-        Links that carried anything, by number.
-    link_names : mapping of link number to 'src->dst'
-        Links on any route.
-    link_bandwidths : mapping of link number to float
-        Bandwidths of the same links [B/s].
-    allocations : mapping of rank to tuple of AllocatorEvent
-        Log of each rank's allocator, if there is one.
-    reserved : mapping of rank to int
-        Maximum that each rank's allocator took from the device [B].
-    short_of_memory : tuple of int
-        Ranks that exceeded their memory in a simulation without memory limit.
-    sent : sequence of CollectiveTotals
-        Totals of each collective in `logs`.
-    transfers : int
-        Number of transfers of all collectives.
-    peak : MemorySample or None
-        The first of the largest samples; None if no rank holds anything.
-    peak_bytes : mapping of rank to int
-        Largest number of bytes that each rank in `memory` holds [B].
-    last_rank : int or None
-        Rank whose operations end last, the lowest of several; None if there are no operations.
-    at_work : mapping of rank to float
-        How long the rank's GPU, its host or its communication did any work, for all ranks [s].
-    beside : ProcessMemory
-        Memory of each rank's process beside its allocations.
-    """
-
-    engine: str
-    end: float
+    engine: str  # name of the engine
+    end: float  # end of the last operation [s]
+    # Sorted by rank, stream, start; of all ranks, or of the requested ranks and the rank that ends last.
     spans: Sequence[Span]
-    logs: Sequence[TransferLog] = ()
+    logs: Sequence[TransferLog] = ()  # one log per collective, in the program's order
+    # Of all ranks; or of the ranks with spans and of one rank of each kind with different memory use.
     memory: Sequence[MemorySample] = ()
-    links: tuple[LinkUse, ...] = ()
-    link_names: dict[int, str] = field(default_factory=dict)
-    link_bandwidths: dict[int, float] = field(default_factory=dict)
+    links: tuple[LinkUse, ...] = ()  # links that carried anything, by number
+    link_names: dict[int, str] = field(default_factory=dict)  # links on any route
+    link_bandwidths: dict[int, float] = field(default_factory=dict)  # bandwidths of the same links [B/s]
+    # Log of each rank's allocator, if there is one.
     allocations: Mapping[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
+    # Maximum that each rank's allocator took from the device [B].
     reserved: dict[int, int] = field(default_factory=dict)
-    short_of_memory: tuple[int, ...] = ()
-    sent: Sequence[CollectiveTotals] = ()
-    transfers: int = 0
+    short_of_memory: tuple[int, ...] = ()  # ranks that exceeded their memory in a simulation without memory limit
+    sent: Sequence[CollectiveTotals] = ()  # totals of each collective in `logs`
+    transfers: int = 0  # number of transfers of all collectives
+    # The first of the largest samples; None if no rank holds anything.
     peak: MemorySample | None = None
+    # Largest number of bytes that each rank in `memory` holds [B].
     peak_bytes: Mapping[int, int] = field(default_factory=dict)
+    # Rank whose operations end last, the lowest of several; None if there are no operations.
     last_rank: int | None = None
+    # How long the rank's GPU, its host or its communication did any work, for all ranks [s].
     at_work: Mapping[int, float] = field(default_factory=dict)
-    beside: ProcessMemory = field(default_factory=ProcessMemory)
+    beside: ProcessMemory = field(default_factory=ProcessMemory)  # memory of each rank's process beside its allocations
 
 
 R = TypeVar("R", Span, MemorySample)

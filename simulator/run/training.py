@@ -52,11 +52,11 @@ def play_training(
         raise TypeError("a scenario of a training has a training")
     step = to_step(scenario.training, scenario.cluster.world_size, scenario.base, algorithm)
     steps = _steps(step)
-    played = {
+    by_key = {
         key: play_step(cluster, each, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
         for key, each in dict(steps).items()
     }
-    results = [played[key] for key, _ in steps]
+    results = [by_key[key] for key, _ in steps]
     if len(results) == 1:
         return results[0]
     reports = [result.report for result in results if isinstance(result.report, TrainingReport)]
@@ -69,15 +69,15 @@ def _steps(step: TrainingStep) -> list[tuple[float, TrainingStep]]:
     """Return the steps of a training with other documents or loads of experts each; equal steps share a key."""
     lengths, layout = step.keys.lengths, step.parallelism
     if lengths is not None and lengths.steps > 1:
-        one = [lengths.replaced(seed=lengths.seed + number, steps=1) for number in range(lengths.steps)]
-        return [(number, step.with_keys(lengths=each)) for number, each in enumerate(one)]
+        documents = [lengths.replaced(seed=lengths.seed + number, steps=1) for number in range(lengths.steps)]
+        return [(number, step.with_keys(lengths=each)) for number, each in enumerate(documents)]
     if not isinstance(step.model, Transformer) or layout.ep == 1 or not layout.experts.moves:
         return [(0, step)]
     # No load is known to more digits.
     loads = [round(load, 3) for load in ExpertPartition(layout.ep, exchange=layout.experts).loads(step.model)]
     experts = layout.experts
-    made = {load: layout.replaced(experts=experts.replaced(imbalance=load)) for load in dict.fromkeys(loads)}
-    return [(load, step.with_keys(parallelism=made[load])) for load in loads]
+    layouts = {load: layout.replaced(experts=experts.replaced(imbalance=load)) for load in dict.fromkeys(loads)}
+    return [(load, step.with_keys(parallelism=layouts[load])) for load in loads]
 
 
 def play_step(

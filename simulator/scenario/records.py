@@ -376,15 +376,9 @@ class Scenario(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a scenario, i.e. a combination of its axis values.
+    """A point of a scenario, i.e. a combination of its axis values."""
 
-    Attributes
-    ----------
-    settings : mapping of dotted key to value
-        Values of the axis keys, as written.
-    """
-
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # values of the axis keys, as written
     scenario: Scenario  # the scenario with these values, without axes
     # Whether the report is all that is needed; a long training step may then be told from two shorter steps
     report_alone: bool = False

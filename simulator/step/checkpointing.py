@@ -69,28 +69,15 @@ RECOMPUTED_WHOLE: Final = ("full", "sqrt")
 
 @dataclass(frozen=True, slots=True)
 class KeptActivations:
-    """A layer's activations saved by a checkpointing policy, and the operations recomputed.
+    """A layer's activations saved by a checkpointing policy, and the operations recomputed."""
 
-    Attributes
-    ----------
-    nbytes : int
-        Saved from forward to backward pass [B].
-    recomputed : int
-        Recomputed before the layer's backward pass, and freed afterwards [B].
-    operations : tuple of Operation
-        Recomputed operations.
-    segment : int
-        Number of layers recomputed together before this layer's backward pass, this layer last: 1 except under `sqrt`,
-        and 0 if a later layer's recompute includes this layer.
-    calls : int
-        Number of functions that are recomputed each by itself.
-    """
-
-    nbytes: int
-    recomputed: int
-    operations: tuple[Operation, ...]
+    nbytes: int  # saved from forward to backward pass [B]
+    recomputed: int  # recomputed before the layer's backward pass, and freed afterwards [B]
+    operations: tuple[Operation, ...]  # recomputed operations
+    # Number of layers recomputed together before this layer's backward pass, this layer last: 1 except under `sqrt`,
+    # and 0 if a later layer's recompute includes this layer.
     segment: int = 1
-    calls: int = 1
+    calls: int = 1  # number of functions that are recomputed each by itself
 
 
 def kept(

@@ -94,20 +94,13 @@ def _elements(tensors: Iterable[tuple[Shape, int]]) -> int:
 class Passes:
     """Writes the operations of a rank's forward and backward passes (kernels, allocations, frees) into the rank's
     program.
-
-    Attributes
-    ----------
-    ranks, expert_ranks : int
-        Number of ranks over which gradients are sharded, and over which expert-parallel units' gradients are sharded.
-    on_host, most_on_host : int
-        Bytes of saved activations in host memory after the operations written so far, and the most until then [B].
-    _labels : dict of int to (PassPieces, sequence of str)
-        Labels of the pieces of each distinct pass, by the id of the pieces.
     """
 
     builder: ProgramBuilder  # the rank's program
     step: TrainingStep  # the step's settings
     units: tuple[Unit, ...]  # the rank's units: embedding, layers and head, or its pipeline stages' units
+    # `ranks`, `expert_ranks`: Number of ranks over which gradients are sharded, and over which expert-parallel units'
+    # gradients are sharded.
     ranks: int
     expert_ranks: int
     # Whether whole gradients, rather than the rank's shard, are accumulated over micro-batches
@@ -121,11 +114,14 @@ class Passes:
     scattered: str | None = None  # last reduce-scatter of gradients; the next buffer is packed after its end
     # Groups of units that were sharded together, in the last micro-batch's order
     parts: list[tuple[Unit, ...]] = field(default_factory=list)
+    # `on_host`, `most_on_host`: Bytes of saved activations in host memory after the operations written so far, and the
+    # most until then [B].
     on_host: int = 0
     most_on_host: int = 0
     # Units with activations on the host, once known, and the layer before each layer of a chunk.
     _on_host: Mapping[str, Unit] | None = None
     _before: dict[str, Unit] = field(default_factory=dict)
+    # Labels of the pieces of each distinct pass, by the id of the pieces.
     _labels: dict[int, tuple[PassPieces, Sequence[str]]] = field(default_factory=dict)
     # Inputs of layers, and their gradients, that stay allocated until the micro-batch's backward pass ends.
     _held: list[str] = field(default_factory=list)

@@ -61,18 +61,13 @@ _OF_EXPERTS: Final[Mapping[Scope, int]] = {"expert data": 1, "experts": 2, "expe
 
 @dataclass(frozen=True)
 class Groups:
-    """Process groups in a training step: for each scope (kind of process group) a table with the groups' ranks.
-
-    Attributes
-    ----------
-    expert_ranks, expert_tensor : int
-        Ranks with different experts, and ranks that shard an expert's matrices.
-    """
+    """Process groups in a training step: for each scope (kind of process group) a table with the groups' ranks."""
 
     grid: RankGrid  # ranks as a grid with an axis for each kind of parallelism
     shard_size: int  # ranks that share a copy of the model states; every data-parallel rank without hybrid sharding
     mesh_size: int | None = None  # ranks that share parameters between forward and backward pass; None for `shard_size`
     ulysses: int = 1  # context-parallel ranks that exchange heads for tokens
+    # `expert_ranks`, `expert_tensor`: Ranks with different experts, and ranks that shard an expert's matrices.
     expert_ranks: int = 1
     expert_tensor: int = 1
     unlike_places: int = 1  # number of context-parallel ranks with their own operation lists

@@ -31,43 +31,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """A training step: its keys, and what they name, loaded.
+    """A training step: its keys, and what they name, loaded."""
 
-    Attributes
-    ----------
-    keys : TrainingSpec
-        Keys of `training`. Nothing in them is left to another key: dtypes, servers, kind of collectives, rule of the
-        loss scaling and micro-batches are as the step has them.
-    model : Model
-        Model with its adapters.
-    optimizer : Optimizer
-        Optimizer with the chosen implementation and dtype of states.
-    framework : Framework
-        Overheads added to bare kernels.
-    algorithm : str or Algorithm
-        Algorithm of every collective: its name, a file's absolute path, or its record; "auto" for the machine's choice.
-    lesson : TrainingTask or None
-        Real training, whose arrays the program carries; None to simulate times only.
-    trained : TrainedParts or None
-        Trained parameters, others are frozen; None if all are trained.
-    paged_out : tuple of int
-        Bytes of a paged optimizer's states that the ranks of each pipeline stage hold on the host between updates;
-        empty if all states are on the GPU [B].
-    batches : tuple of tuples of MicroBatch
-        Micro-batches of each data-parallel rank; empty if all have the same sequences.
-    experts_in_node : int
-        Consecutive expert-parallel ranks on each node; 0 if nodes are unknown, or have unequal numbers of these ranks.
-    """
-
+    # Keys of `training`. Nothing in them is left to another key: dtypes, servers, kind of collectives, rule of the loss
+    # scaling and micro-batches are as the step has them.
     keys: TrainingSpec
-    model: Model
-    optimizer: Optimizer = ADAM
-    framework: Framework = BARE
+    model: Model  # model with its adapters
+    optimizer: Optimizer = ADAM  # optimizer with the chosen implementation and dtype of states
+    framework: Framework = BARE  # overheads added to bare kernels
+    # Algorithm of every collective: its name, a file's absolute path, or its record; "auto" for the machine's choice.
     algorithm: str | Algorithm = "auto"
+    # Real training, whose arrays the program carries; None to simulate times only.
     lesson: TrainingTask | None = None
+    # Trained parameters, others are frozen; None if all are trained.
     trained: TrainedParts | None = None
+    # Bytes of a paged optimizer's states that the ranks of each pipeline stage hold on the host between updates; empty
+    # if all states are on the GPU [B].
     paged_out: tuple[int, ...] = ()
+    # Micro-batches of each data-parallel rank; empty if all have the same sequences.
     batches: Batches = ()
+    # Consecutive expert-parallel ranks on each node; 0 if nodes are unknown, or have unequal numbers of these ranks.
     experts_in_node: int = 0
 
     def with_keys(self, **changes: Any) -> TrainingStep:

@@ -37,21 +37,11 @@ Step = tuple[int, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A collective's number formats and reduction.
+    """A collective's number formats and reduction."""
 
-    Attributes
-    ----------
-    dtype : Dtype
-        Dtype of the payload.
-    reduction : str
-        "sum", "average", "max", "min" or "product".
-    accumulate : numpy dtype
-        Dtype of partial sums.
-    """
-
-    dtype: Dtype
-    reduction: str
-    accumulate: npt.DTypeLike
+    dtype: Dtype  # dtype of the payload
+    reduction: str  # "sum", "average", "max", "min" or "product"
+    accumulate: npt.DTypeLike  # dtype of partial sums
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,29 +22,17 @@ _OP_COLUMNS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """The simulated ranks and their lists of operations; ranks with equal operations share a list.
+    """The simulated ranks and their lists of operations; ranks with equal operations share a list."""
 
-    Attributes
-    ----------
-    ops : sequence of sequence of Op
-        The distinct lists of operations.
-    family_at : sequence of sequence of int
-        Family of each operation of each list; -1 for operations that are no collectives.
-    kind_of : sequence of int
-        Kind of each family.
-    list_of : int array, shape (ranks,)
-        List of each simulated rank.
-    speeds : float array, shape (ranks,)
-        Speed of each simulated rank, 1 for a healthy GPU.
-    work : float array, shape (rows, ranks)
-        Factors on durations, as in `Program`.
-    """
-
-    ops: Sequence[Sequence[Op]]
+    ops: Sequence[Sequence[Op]]  # the distinct lists of operations
+    # Family of each operation of each list; -1 for operations that are no collectives.
     family_at: Sequence[Sequence[int]]
-    kind_of: Sequence[int]
+    kind_of: Sequence[int]  # kind of each family
+    # List of each simulated rank; shape (ranks,).
     list_of: Ints
+    # Speed of each simulated rank, 1 for a healthy GPU; shape (ranks,).
     speeds: Floats
+    # Factors on durations, as in `Program`; shape (rows, ranks).
     work: Floats
 
 

@@ -61,28 +61,19 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Equivalence classes of ranks, servers, rows, collectives and links with equal behaviour, numbered from 0.
+    """Equivalence classes of ranks, servers, rows, collectives and links with equal behaviour, numbered from 0."""
 
-    Attributes
-    ----------
-    rank : int array, shape (ranks,)
-        Class of each rank.
-    auxiliary, row : tuple of int array
-        For each collective, the classes of its servers and switches, and of its rows.
-    collective : int array, shape (collectives,)
-        Class of each collective.
-    link : int array, shape (links,)
-        Class of each link.
-    weights : tuple of int array, int array, float array
-        Triples (class of rows, link, weight), sorted by class of rows. The link is the first of its class. The weight
-        is the capacity that all flows of the class of rows take of the link together at a rate of 1 each.
-    """
-
+    # Class of each rank; shape (ranks,).
     rank: Ints
+    # `auxiliary`, `row`: For each collective, the classes of its servers and switches, and of its rows.
     auxiliary: tuple[Ints, ...]
     row: tuple[Ints, ...]
+    # Class of each collective; shape (collectives,).
     collective: Ints
+    # Class of each link; shape (links,).
     link: Ints
+    # Triples (class of rows, link, weight), sorted by class of rows. The link is the first of its class. The weight is
+    # the capacity that all flows of the class of rows take of the link together at a rate of 1 each.
     weights: tuple[Ints, Ints, Floats]
 
 

@@ -32,47 +32,34 @@ class Rows:
     """A schedule's dependency graph: rows, each a transfer in a round, with repetitions, channels and waits.
 
     Rows stand round after round; in each round the gates (rows without bytes, for waiting only) come first.
-
-    Attributes
-    ----------
-    ranks, participants : int
-        Ranks of the group; participants are ranks, servers and switches.
-    times : int array, shape (rounds,)
-        Repetitions of each round.
-    round_of : int array, shape (rows,)
-        Round of each row, rising.
-    is_gate : bool array, shape (rows,)
-        True for rows without a route.
-    src, dst : int array, shape (rows,)
-        Participants; 0 for gates.
-    next, next_shift : int array, shape (rows,)
-        Next row on the channel within the round: in the same repetition (shift 0) or the following repetition (shift
-        1); -1 for gates.
-    exit : int array, shape (rows,)
-        Next row on the channel after the last repetition, in a later round; -1 if there is none.
-    follows : bool array, shape (rows,)
-        True if another row precedes the first repetition on the channel.
-    moves : bool array, shape (rounds,)
-        True for rings where each row carries the chunks that the row behind carried one repetition earlier.
-    inner : (awaited, waiter, shift), int arrays
-        Repetition i + shift of the waiter waits for repetition i of the awaited row, if the round has both repetitions.
-    outer : (awaited, at, waiter, times), int arrays
-        Repetition `times` of the waiter waits for repetition `at` of the awaited row.
     """
 
+    # `ranks`, `participants`: Ranks of the group; participants are ranks, servers and switches.
     ranks: int
     participants: int
+    # Repetitions of each round; shape (rounds,).
     times: Ints
+    # Round of each row, rising; shape (rows,).
     round_of: Ints
+    # True for rows without a route; shape (rows,).
     is_gate: Bools
+    # `src`, `dst`: Participants; 0 for gates; shape (rows,).
     src: Ints
     dst: Ints
+    # `next`, `next_shift`: Next row on the channel within the round: in the same repetition (shift 0) or the following
+    # repetition (shift 1); -1 for gates; shape (rows,).
     next: Ints
     next_shift: Ints
+    # Next row on the channel after the last repetition, in a later round; -1 if there is none; shape (rows,).
     exit: Ints
+    # True if another row precedes the first repetition on the channel; shape (rows,).
     follows: Bools
+    # True for rings where each row carries the chunks that the row behind carried one repetition earlier; shape
+    # (rounds,).
     moves: Bools
+    # Repetition i + shift of the waiter waits for repetition i of the awaited row, if the round has both repetitions.
     inner: tuple[Ints, Ints, Ints]
+    # Repetition `times` of the waiter waits for repetition `at` of the awaited row.
     outer: tuple[Ints, Ints, Ints, Ints]
 
     def __len__(self) -> int:

@@ -96,7 +96,7 @@ def evidence(
 
 
 def _network_grade(sources: Iterable[str]) -> Grade:
-    found = list(sources)
-    if not found:
+    listed = list(sources)
+    if not listed:
         return "data_sheet"
-    return "other_gpu" if any(source.startswith((BORROWED, MODELLED)) for source in found) else "measured"
+    return "other_gpu" if any(source.startswith((BORROWED, MODELLED)) for source in listed) else "measured"

@@ -59,19 +59,11 @@ class Leaf:
 
 @dataclass(slots=True)
 class Drawing:
-    """Coordinates of a network drawing: vertices, boxes around blocks, and counts of hidden parts.
-
-    Attributes
-    ----------
-    at : dict of vertex to place
-    boxes : list of (left, low, right, high, label)
-    counts : list of (place, text)
-        Numbers of equivalent things that are not drawn.
-    """
+    """Coordinates of a network drawing: vertices, boxes around blocks, and counts of hidden parts."""
 
     at: dict[str, Place] = field(default_factory=dict)
     boxes: list[tuple[float, float, float, float, str]] = field(default_factory=list)
-    counts: list[tuple[Place, str]] = field(default_factory=list)
+    counts: list[tuple[Place, str]] = field(default_factory=list)  # numbers of equivalent things that are not drawn
 
 
 @dataclass(frozen=True, slots=True)

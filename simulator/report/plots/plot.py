@@ -51,17 +51,11 @@ class ComparedPoints:
 
 @dataclass(frozen=True, slots=True)
 class CloseUp:
-    """A simulated point of a sweep with its whole timeline, for plots of a single point.
-
-    Attributes
-    ----------
-    groups : mapping of a collective's name to ranks, or None
-        Given if lanes name the ranks.
-    """
+    """A simulated point of a sweep with its whole timeline, for plots of a single point."""
 
     timeline: Timeline
     capacity: float  # HBM of a GPU [B]
-    groups: Mapping[str, Sequence[int]] | None = None
+    groups: Mapping[str, Sequence[int]] | None = None  # given if lanes name the ranks
     slow: tuple[int, ...] = ()  # stragglers declared by the scenario, which are always drawn
 
     @property
@@ -79,38 +73,21 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlot(Plot):
-    """A plot of all points together.
+    """A plot of all points together."""
 
-    Attributes
-    ----------
-    figures : function (ComparedPoints) -> mapping of file name to figure
-        Empty if there is nothing to compare.
-    """
-
-    figures: Callable[[ComparedPoints], Mapping[str, Figure]]
+    figures: Callable[[ComparedPoints], Mapping[str, Figure]]  # empty if there is nothing to compare
 
 
 @dataclass(frozen=True, slots=True)
 class CloseUpPlot(Plot):
-    """A plot of a single simulated point's timeline.
+    """A plot of a single simulated point's timeline."""
 
-    Attributes
-    ----------
-    figure : function (CloseUp) -> figure or None
-        None if there is nothing to see, or too much.
-    """
-
-    figure: Callable[[CloseUp], Figure | None]
+    figure: Callable[[CloseUp], Figure | None]  # None if there is nothing to see, or too much
     links: bool = False  # if True, the plot shows links: the point is simulated without closed forms, which use no link
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulePlot(Plot):
-    """A plot of a collective's schedule (rounds of transfers), without times.
-
-    Attributes
-    ----------
-    figure : function (Schedule) -> figure or None
-    """
+    """A plot of a collective's schedule (rounds of transfers), without times."""
 
     figure: Callable[[Schedule], Figure | None]

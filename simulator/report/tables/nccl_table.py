@@ -43,15 +43,10 @@ _EXAMPLE: Final = "8 2 float sum -1 15.31 0.00 0.00 0"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A measured time of a collective, with bandwidths and the number of wrong elements.
-
-    Attributes
-    ----------
-    algbw, busbw : float or None
-        [B/s]; None if the text does not say.
-    """
+    """A measured time of a collective, with bandwidths and the number of wrong elements."""
 
     time: float  # [s]
+    # `algbw`, `busbw`: [B/s]; None if the text does not say.
     algbw: float | None
     busbw: float | None
     wrong: int | None = None  # wrong elements; None if not checked

@@ -33,20 +33,11 @@ _NORMAL_FROM: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training of days on a cluster.
+    """A training of days on a cluster."""
 
-    Attributes
-    ----------
-    nodes : int
-        Nodes that the job needs at once.
-    process : FailureProcess
-        Failures of the nodes.
-    checkpointing, recovery : Checkpointing, Recovery
-        Saves, and what happens after a failure.
-    """
-
-    nodes: int
-    process: FailureProcess
+    nodes: int  # nodes that the job needs at once
+    process: FailureProcess  # failures of the nodes
+    # `checkpointing`, `recovery`: Saves, and what happens after a failure.
     checkpointing: Checkpointing
     recovery: Recovery
 

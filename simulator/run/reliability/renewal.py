@@ -31,25 +31,14 @@ _FEWEST_SKIPPED: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """How a training saves its states, and how long that takes.
+    """How a training saves its states, and how long that takes."""
 
-    Attributes
-    ----------
-    interval : float
-        Work between the end of a save and the next save [s].
-    stall : float
-        Time that a save stops the work [s].
-    write : float
-        Time from the end of the stall until the checkpoint can be used [s]; 0 for a synchronous save. The next save
-        waits for the end of the last one.
-    load : float
-        Time to read a checkpoint [s].
-    """
-
-    interval: float
-    stall: float
+    interval: float  # work between the end of a save and the next save [s]
+    stall: float  # time that a save stops the work [s]
+    # Time from the end of the stall until the checkpoint can be used [s]; 0 for a synchronous save. The next save waits
+    # for the end of the last one.
     write: float = 0.0
-    load: float = 0.0
+    load: float = 0.0  # time to read a checkpoint [s]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,15 +40,10 @@ OwnUpdate = Callable[[Array, Array, tuple[Array, ...], UpdateConstants], None]
 
 @dataclass(frozen=True, slots=True)
 class SeparateKernels:
-    """Kernels and HBM traffic of an update with a kernel for each arithmetic operation.
-
-    Attributes
-    ----------
-    parameters, gradients : int
-        Accesses (reads and writes) to each updated number, and to its gradient.
-    """
+    """Kernels and HBM traffic of an update with a kernel for each arithmetic operation."""
 
     kernels: int  # kernels per tensor
+    # `parameters`, `gradients`: Accesses (reads and writes) to each updated number, and to its gradient.
     parameters: int
     gradients: int
     numbers: int  # accesses to states, and to temporaries of a state's size, per parameter

@@ -129,35 +129,25 @@ class PassTimes:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSchedule:
-    """A pipeline schedule: order of passes, memory and bubble.
-
-    Attributes
-    ----------
-    order : function (shape) -> Order
-        Return each rank's sequence of slots.
-    refusal : function (shape) -> str
-        Return why the schedule cannot run a pipeline of this shape, with the given and the allowed value; empty if
-        possible.
-    bubble : function (shape, times) -> float, or None
-        Return the step time minus a rank's own work, for equal stages and free sends [s]; None without a closed form.
-    held : function (shape, rank) -> int, or None
-        Return the most chunk activations held by a rank; None without a closed form.
-    batches_sends : function (shape) -> bool
-        Return True if neighbours may receive messages in another order than sent. Ranks that wait for each send and
-        receive in turn would deadlock, hence every framework posts the sends and receives of such an order in batches
-        and continues (PyTorch's ``batch_isend_irecv``; refs [3]_, [4]_ do the same).
-    """
+    """A pipeline schedule: order of passes, memory and bubble."""
 
     name: str  # name in scenario files
     placement: Placement
     chunks: int | None  # stages per rank; None if the user chooses
     splits_backward: bool  # whether input gradients and weight gradients are separate passes
-    order: Callable[[PipelineShape], Order]
+    order: Callable[[PipelineShape], Order]  # return each rank's sequence of slots
+    # Return why the schedule cannot run a pipeline of this shape, with the given and the allowed value; empty if
+    # possible.
     refusal: Callable[[PipelineShape], str]
+    # Return the step time minus a rank's own work, for equal stages and free sends [s]; None without a closed form.
     bubble: Callable[[PipelineShape, PassTimes], float] | None
+    # Return the most chunk activations held by a rank; None without a closed form.
     held: Callable[[PipelineShape, int], int] | None
     grouped: bool = False  # whether the schedule uses `PipelineShape.group`
     pairs: bool = False  # whether a slot may contain two passes
+    # Return True if neighbours may receive messages in another order than sent. Ranks that wait for each send and
+    # receive in turn would deadlock, hence every framework posts the sends and receives of such an order in batches and
+    # continues (PyTorch's ``batch_isend_irecv``; refs [3]_, [4]_ do the same).
     batches_sends: Callable[[PipelineShape], bool] = never
 
     def rank_of(self, stage: int, ranks: int) -> int:

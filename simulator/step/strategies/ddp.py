@@ -34,14 +34,9 @@ from simulator.step.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket: gradients communicated together, from several units.
+    """A bucket: gradients communicated together, from several units."""
 
-    Attributes
-    ----------
-    number, micro : int
-        Number of the bucket in its micro-batch, and of the micro-batch.
-    """
-
+    # `number`, `micro`: Number of the bucket in its micro-batch, and of the micro-batch.
     number: int
     micro: int
     units: tuple[Unit, ...]  # units whose gradients fill the bucket
@@ -87,15 +82,10 @@ def plan(builder: ProgramBuilder, passes: Passes, *, sharded: bool = False) -> B
 
 @dataclass(slots=True)
 class Bucketing:
-    """Planner writing a rank's passes and communicates the gradients in buckets.
-
-    Attributes
-    ----------
-    send : function (bucket)
-        Communicate a bucket; return the operation after which its memory can be freed.
-    """
+    """Planner writing a rank's passes and communicates the gradients in buckets."""
 
     passes: Passes  # writes kernels and allocations
+    # Communicate a bucket; return the operation after which its memory can be freed.
     send: Callable[[Bucket], str | None]
     each: bool = False  # whether every micro-batch communicates, rather than the last
     # Operations before each unit's forward passes, by the unit's name

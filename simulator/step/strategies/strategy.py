@@ -51,16 +51,7 @@ class PassPlanner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to shard model states over data-parallel ranks.
-
-    Attributes
-    ----------
-    volume : function (units, sharding, accumulation, ranks) -> int
-        Elements sent in a step by every rank together, without norms and flags. Assumes one copy of the states and no
-        padding: every rank holds an equal shard of each unit.
-    plan : function (builder, passes) -> PassPlanner
-        Return the planner for a rank's passes.
-    """
+    """A way to shard model states over data-parallel ranks."""
 
     name: str  # name of the file, and in scenario files
     shards: frozenset[State]  # model states that are sharded
@@ -69,8 +60,10 @@ class Strategy:
     sending: GradientSync  # micro-batches with gradient communication, unless the user chooses
     options: frozenset[str]  # fields of `Sharding` read by the strategy
     operations: tuple[str, ...]  # collectives in a step, including the sum of the gradient's norm
+    # Elements sent in a step by every rank together, without norms and flags. Assumes one copy of the states and no
+    # padding: every rank holds an equal shard of each unit.
     volume: Callable[[tuple[Unit, ...], Sharding, int, int], int]
-    plan: Callable[[ProgramBuilder, Passes], PassPlanner]
+    plan: Callable[[ProgramBuilder, Passes], PassPlanner]  # return the planner for a rank's passes
 
     @property
     def shards_parameters(self) -> bool:
