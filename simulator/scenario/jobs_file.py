@@ -48,7 +48,7 @@ from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
 # Keys of `generation` about the answers of a batch.
-_OF_ANSWERS: Final = ("lengths", "prompt", "model", "tp", "host", "refit", "processing")
+_OF_ANSWERS: Final = ("lengths", "prompt", "model", "tp", "host", "refit", "processing", "partial")
 # Most jobs of a file; each is simulated alone, too.
 _MOST_JOBS: Final = 64
 Placement = Literal["packed", "spread", "by_rail"]
@@ -92,6 +92,7 @@ class GenerationSpec(Spec):
     host: Annotated[float, reading.duration()] = HOST
     refit: Annotated[float, reading.duration()] | None = None
     processing: Annotated[float, reading.duration()] | None = None
+    partial: Annotated[bool, reading.YES_NO] = False
 
 
 class OuterSpec(Spec):
@@ -158,6 +159,7 @@ class Rollout:
     # derived from the weights and the answers
     refit: float | None = None
     processing: float | None = None
+    partial: bool = False  # whether answers that are not complete go on in the next batch
     generated: Generated | None = None  # outcome on the engine that ends last
 
     @property
@@ -370,7 +372,7 @@ def _setting(document: Document, spec: JobsSpec, name: str, placement: tuple[int
         trained = _trained_model(spec, name)
         model = batch.model or _model_of(trained, base)
         lengths = batch.lengths.located(base)
-        times = batch.host, batch.refit, batch.processing
+        times = batch.host, batch.refit, batch.processing, batch.partial
         rollout = Rollout(model, batch.answers, lengths, batch.prompt or 0, batch.tp, *times)
     return JobSetting(
         name,

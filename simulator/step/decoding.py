@@ -186,6 +186,8 @@ def generated(
     step: Callable[[int], float],
     read: Callable[[float], float],
     before: float = 0.0,
+    *,
+    partial: bool = False,
 ) -> Generated:
     """Return the generation of answers by one engine, which begins answers in order while keys and values have room.
 
@@ -201,30 +203,47 @@ def generated(
         Time of a step for a number of live answers, and time to read the keys and values of a number of tokens [s].
     before : float
         Time of the prompts [s].
+    partial : bool
+        Whether a batch ends when as many answers as it has are complete, and the others go on in the next batch. Of
+        many batches in a row, each then takes the time of its tokens with a full engine.
 
     Examples
     --------
     >>> outcome = generated([10, 30], 0, 1e9, lambda live: 5e-3 + 1e-3 * live, lambda tokens: 0.0)
     >>> round(outcome.seconds, 9), round(outcome.tail, 9)
     (0.19, 0.12)
+    >>> round(generated([10, 30], 0, 1e9, lambda live: 5e-3 + 1e-3 * live, lambda tokens: 0.0, partial=True).seconds, 9)
+    0.14
     """
-    mean = prompt + sum(lengths) / len(lengths)
-    most, waiting = max(1, int(room / mean)), list(reversed(lengths))
+    tokens = sum(lengths)
+    count = len(lengths)
+    most = min(count, max(1, int(room / (prompt + tokens / count))))
+    if partial:
+        # An answer of n tokens has n / 2 of them in the mean over its n steps.
+        kept = sum(length * (prompt + length / 2) for length in lengths) / tokens
+        return Generated(before + tokens / most * (step(most) + read(most * kept)), 0.0, most)
+    ends = _ends(lengths, most, prompt, step, read)
+    return Generated(before + ends[-1], ends[-1] - ends[-1 - max(1, count // 10)] if count > 1 else 0.0, most)
+
+
+def _ends(
+    lengths: Sequence[int], most: int, prompt: int, step: Callable[[int], float], read: Callable[[float], float]
+) -> list[float]:
+    """Return the time at which each answer ends, in order, if at most `most` are generated at once [s]."""
+    waiting = list(reversed(lengths))
     # Live answers: the step at which each ends, and that at which it began.
     live: list[tuple[int, int]] = []
-    # Begin of the interval with few live answers, which counts from the last time that more were live.
-    seconds, number, many, few = before, 0, before, max(1, len(lengths) // 10)
+    seconds, number, ends = 0.0, 0, list[float]()
     while waiting or live:
         while waiting and len(live) < most:
             heapq.heappush(live, (number + waiting.pop(), number))
-        ends, count = live[0][0], len(live)
-        steps = ends - number
+        next_end, count = live[0][0], len(live)
+        steps = next_end - number
         # Tokens of all live answers, in the mean over the steps.
         tokens = count * (prompt + number + steps / 2) - sum(since for _, since in live)
         seconds += steps * (step(count) + read(tokens))
-        number = ends
-        if count > few or waiting:
-            many = seconds
+        number = next_end
         while live and live[0][0] == number:
             heapq.heappop(live)
-    return Generated(seconds, seconds - many, min(most, len(lengths)))
+            ends.append(seconds)
+    return ends

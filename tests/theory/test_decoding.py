@@ -50,6 +50,21 @@ def test_each_step_reads_the_keys_and_values_of_prompt_and_answer_so_far() -> No
     assert outcome.seconds == pytest.approx(sum(100.5 + number for number in range(4)) * 1e-6, rel=1e-9)
 
 
+def test_partial_answers_keep_the_engine_full() -> None:
+    # Always four live answers, 50 tokens a batch: 12.5 steps; without, 5 steps of four, three, two and one.
+    partial, whole = (generated([5, 10, 15, 20], 0, 1e9, step, lambda _: 0.0, partial=yes) for yes in (True, False))
+    assert partial.seconds == pytest.approx(12.5 * step(4))
+    assert whole.seconds == pytest.approx(5 * sum(step(live) for live in (4, 3, 2, 1)))
+    # Oracle: two live answers of 10 tokens begin anew whenever one ends, and keep 100 tokens of prompt and 5 of answer.
+    reads = generated([10, 10], 100, 1e9, lambda _: 0.0, lambda tokens: tokens * 1e-6, partial=True)
+    assert reads.seconds == pytest.approx(10 * 2 * 105e-6)
+
+
+def test_partial_answers_shorten_a_batch_of_unequal_answers() -> None:
+    times = [simulate_jobs(jobs(partial=partial)).file.jobs[0].generation for partial in (True, False)]
+    assert times[0] < 0.8 * times[1]
+
+
 def test_the_tail_begins_when_a_tenth_of_the_answers_are_left() -> None:
     outcome = generated([10] * 18 + [100, 100], 0, 1e9, step, lambda tokens: 0.0)
     assert outcome.tail == pytest.approx(90 * step(2), rel=1e-9)

@@ -59,7 +59,8 @@ def _simulated(job: JobSetting, part: Cluster) -> JobSetting:
             f"{where}.tp: got {rollout.tp}; the weights of {model.name} and the longest answer take more than the "
             f"memory of {rollout.tp} {part.gpus[0].name}; take more GPUs for each engine"
         )
-    slowest = slowest_engine(decoder, lengths, rollout.prompt, part.world_size // rollout.tp)
+    engines = part.world_size // rollout.tp
+    slowest = slowest_engine(decoder, lengths, rollout.prompt, engines, partial=rollout.partial)
     tokens = sum(lengths) + len(lengths) * rollout.prompt
     rollout = replace(
         rollout,
@@ -93,12 +94,22 @@ def drawn_answers(rollout: Rollout) -> list[int]:
     return tokens
 
 
-def slowest_engine(decoder: Decoder, lengths: Sequence[int], prompt: int, engines: int) -> Generated:
+def slowest_engine(
+    decoder: Decoder, lengths: Sequence[int], prompt: int, engines: int, *, partial: bool = False
+) -> Generated:
     """Return the generation of the engine that ends last, if answers are dealt to the engines in turn."""
     shares = [share for engine in range(engines) if (share := lengths[engine::engines])]
     return max(
         (
-            generated(share, prompt, decoder.room, decoder.step, decoder.read, decoder.prefill(len(share), prompt))
+            generated(
+                share,
+                prompt,
+                decoder.room,
+                decoder.step,
+                decoder.read,
+                decoder.prefill(len(share), prompt),
+                partial=partial,
+            )
             for share in shares
         ),
         key=lambda outcome: outcome.seconds,
