@@ -256,8 +256,8 @@ def test_a_job_that_generates_and_trains_answers_with_the_time_of_a_batch() -> N
     # The first step of a batch contains the generation: only whole batches count.
     assert len(run.jobs[0].judged) % 2 == 0
     assert run.sentences[0] == (
-        f"A batch takes job grpo {2.0 + 2 * step:.4g} s: 2 s of generation and {2 * step * 1e3:.4g} ms of training "
-        "(2 steps), on the same 4 GPUs."
+        f"A batch takes job grpo {2.0 + 2 * step:.4g} s (2 s of generation, {2 * step * 1e3:.4g} ms of training), with "
+        "2 training steps on the same 4 GPUs."
     )
 
 

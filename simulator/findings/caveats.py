@@ -42,6 +42,7 @@ _EVIDENCE: Final = {
     "other_gpu": "on kernels and collectives measured on other GPUs or machines",
     "data_sheet": "on ratings of data sheets",
     "assumed": "on assumptions",
+    "host": "on the host's time for each launch, as reported for other hosts",
 }
 
 
@@ -412,15 +413,19 @@ def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterat
 
 def _evidence(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield a caveat with the kinds of evidence behind the steps' kernels and exposed collectives."""
-    shares = [report["time_by_evidence"] for _, report in rows if any(report.get("time_by_evidence", {}).values())]
+    shares = [
+        {**report["time_by_evidence"], "host": report.get("host_wait_time_s", 0.0)}
+        for _, report in rows
+        if any(report.get("time_by_evidence", {}).values())
+    ]
     if shares:
         yield Caveat("evidence", _evidence_text(shares))
 
 
 def _evidence_text(times: Iterable[Mapping[str, float]]) -> str:
-    """Return a clause on the evidence behind one or several steps, from their times by grade [s], none of them 0.
+    """Return a clause on the evidence behind one or several steps, from their times by grade [s], not all of them 0.
 
-    >>> _evidence_text([{"measured": 0.0, "other_gpu": 1.8, "data_sheet": 0.0, "assumed": 0.2}])
+    >>> _evidence_text([{"measured": 0.0, "other_gpu": 1.8, "data_sheet": 0.0, "assumed": 0.2, "host": 0.0}])
     '90 % of the time rests on kernels and collectives measured on other GPUs or machines, 10 % on assumptions'
     """
     shares = [{grade: seconds / sum(by.values()) for grade, seconds in by.items()} for by in times]

@@ -162,11 +162,6 @@ class Rollout:
     partial: bool = False  # whether answers that are not complete go on in the next batch
     generated: Generated | None = None  # outcome on the engine that ends last
 
-    @property
-    def between(self) -> float:
-        """Time to load new weights and to process the answers [s]."""
-        return (self.refit or 0.0) + (self.processing or 0.0)
-
 
 @dataclass(frozen=True, slots=True)
 class JobSetting:

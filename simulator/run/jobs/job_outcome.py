@@ -10,7 +10,7 @@ from simulator.basics.counts import number_of
 from simulator.basics.units import format_time
 from simulator.records.setting_text import label
 from simulator.records.timeline import Span, Timeline
-from simulator.run.jobs.joined_program import AVERAGE, EXCHANGES
+from simulator.run.jobs.joined_program import AVERAGE, EXCHANGES, Phase
 from simulator.run.jobs.outer import OuterRound
 from simulator.scenario.jobs_file import JobSetting, JobsFile
 
@@ -39,6 +39,7 @@ class JobOutcome:
     nodes: int | None = None
     # Leaf switches of its GPUs; empty if the topology has none.
     leaf_switches: tuple[str, ...] = ()
+    phases: tuple[Phase, ...] = ()  # work on a batch before its training
 
     @property
     def step_times(self) -> tuple[float, ...]:
@@ -225,14 +226,25 @@ def _on_generations(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]
     for setting, job in zip(file.jobs, jobs, strict=True):
         if setting.scenario is None or not setting.generation:
             continue
-        batch, rollout = job.together * setting.steps_per_batch, setting.rollout
-        between = rollout.between if rollout else 0.0
-        loads = f", {format_time(between)} between generation and training" if between else ""
+        batch = job.together * setting.steps_per_batch
         yield (
-            f"{_batch(setting)} takes job {job.name} {format_time(batch)}: {format_time(setting.generation)} of "
-            f"generation{loads} and {format_time(batch - setting.generation - between)} of training "
-            f"({number_of(setting.steps_per_batch, 'step')}), on the same {number_of(job.ranks, 'GPU')}."
+            f"{_batch(setting)} takes job {job.name} {format_time(batch)}{_in_parts(job, batch)}, with "
+            f"{number_of(setting.steps_per_batch, 'training step')} on the same {number_of(job.ranks, 'GPU')}."
         )
+
+
+def _in_parts(job: JobOutcome, batch: float) -> str:
+    """Return the parts of a job's time for a batch in brackets; nothing if there is a single part.
+
+    >>> from simulator.run.jobs.joined_program import Phase
+    >>> _in_parts(JobOutcome("a", 8, 0.0, 1.0, 1.0, (), (), 0.0, phases=(Phase("generate", "generation", 5.0),)), 7.0)
+    ' (5 s of generation, 2 s of training)'
+    """
+    parts = [(phase.seconds, phase.says) for phase in job.phases]
+    training = batch - sum(seconds for seconds, _ in parts)
+    # Rounding is no training.
+    parts += [(training, "training")] if training > 1e-9 * batch else []
+    return f" ({', '.join(f'{format_time(seconds)} of {says}' for seconds, says in parts)})" if len(parts) > 1 else ""
 
 
 def _on_rollouts(file: JobsFile) -> Iterator[str]:
@@ -244,17 +256,13 @@ def _on_rollouts(file: JobsFile) -> Iterator[str]:
         mean = (job.tokens or 0) / rollout.answers - rollout.prompt
         engines = job.cluster.world_size // rollout.tp
         tail = format_time(rollout.generated.tail)
-        between = f"New weights take {format_time(rollout.refit)} to load" if rollout.refit else ""
-        if rollout.processing:
-            rest = f"the answers take {format_time(rollout.processing)} to process"
-            between = f"{between}, and {rest}" if between else rest.capitalize()
         few = (
             f"; for the last {tail}, at most a tenth of an engine's answers are live" if rollout.generated.tail else ""
         )
         yield (
             f"Job {job.name} generates {rollout.answers:,} answers of {mean:,.0f} tokens in the mean on "
             f"{number_of(engines, 'engine')} of {number_of(rollout.tp, 'GPU')} in "
-            f"{format_time(rollout.generated.seconds)}{few}.{' ' * bool(between)}{between}{'.' * bool(between)}"
+            f"{format_time(rollout.generated.seconds)}{few}."
         )
 
 
@@ -278,7 +286,7 @@ def _on_slowdowns(jobs: Sequence[JobOutcome], worst: JobOutcome) -> Iterator[str
                 f"({job.slowdown:.3g} times as long)."
             )
         else:
-            yield f"Job {job.name} is not slowed down ({format_time(job.alone)} a step)."
+            yield f"The other jobs cost job {job.name} nothing ({format_time(job.alone)} a step)."
 
 
 def _on_priorities(file: JobsFile) -> list[str]:
@@ -302,7 +310,8 @@ def _on_batches(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
         training = trainer.alone * setting.steps_per_batch
         yield (
             f"{_batch(next(other for other in file.jobs if other.name == maker.name))} takes {format_time(period)}: "
-            f"{maker.name} generates for {format_time(maker.alone)}, {trainer.name} trains for {format_time(training)}."
+            f"{maker.name} generates for {format_time(maker.alone)}{_in_parts(maker, maker.alone)}, {trainer.name} "
+            f"trains for {format_time(training)}{_in_parts(trainer, training)}."
         )
         yield (
             f"The {maker.ranks} GPUs of {maker.name} generate {100 * maker.alone / period:.0f} % of the time, the "

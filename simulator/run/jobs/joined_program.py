@@ -43,6 +43,7 @@ class Phase:
     kind: str  # for colours and sums: "generation", "forward", ...
     seconds: float
     on_gpu: bool = True  # whether a slow GPU takes longer
+    says: str = "generation"  # what takes the time, in a sentence
 
 
 @dataclass(frozen=True, slots=True)

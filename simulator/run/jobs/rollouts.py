@@ -73,7 +73,11 @@ def _simulated(job: JobSetting, part: Cluster) -> JobSetting:
 
 def generation_phases(job: JobSetting) -> tuple[Phase, ...]:
     """Return what a job does to generate a batch: load new weights, and generate."""
-    loads = (Phase("refit", "refit", job.rollout.refit, on_gpu=False),) if job.rollout and job.rollout.refit else ()
+    loads = (
+        (Phase("refit", "refit", job.rollout.refit, False, "loading new weights"),)
+        if job.rollout and job.rollout.refit
+        else ()
+    )
     return (*loads, Phase(GENERATE, "generation", job.generation)) if job.generation else ()
 
 
@@ -82,8 +86,12 @@ def training_phases(maker: JobSetting | None, forward: float) -> tuple[Phase, ..
     `forward` seconds of forward passes.
     """
     seconds = maker.rollout.processing if maker and maker.rollout else None
-    processes = (Phase("process", "processing", seconds, on_gpu=False),) if seconds else ()
-    return (*processes, Phase("probabilities", "forward", forward)) if forward else processes
+    processes = (Phase("process", "processing", seconds, False, "processing the answers"),) if seconds else ()
+    return (
+        (*processes, Phase("probabilities", "forward", forward, True, "forward passes for probabilities"))
+        if forward
+        else processes
+    )
 
 
 def drawn_answers(rollout: Rollout) -> list[int]:

@@ -487,6 +487,7 @@ def _outcomes(
                 tuple(ends[number]),
                 tuple(judged) or tuple(range(job.steps)),
                 sent[job.name],
+                phases=job.phases,
             )
         )
     return tuple(outcomes)
