@@ -188,6 +188,8 @@ def test_speedup_and_efficiency_are_relative_to_the_fewest_gpus_of_equal_setting
     assert "speedup" not in alone
     with pytest.raises(ValueError, match="several values"):
         plots.speedup(alone)
+    with pytest.raises(ValueError, match=r"label: got 'training\.model'; must be a column of the table: "):
+        plots.speedup(table, "training.model")
 
 
 def test_settings_in_a_frame_are_the_texts_of_the_printed_table() -> None:

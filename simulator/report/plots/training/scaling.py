@@ -70,10 +70,12 @@ def speedup_figure(table: pd.DataFrame, label: str | None = None) -> Figure:
     Raises
     ------
     ValueError
-        The table has no speedups, or a line would have several points of a number of GPUs.
+        The table has no speedups or no column `label`, or a line would have several points of a number of GPUs.
     """
     if "speedup" not in table:
         raise ValueError("got a table without speedup; sweep a training step over several values of cluster.world_size")
+    if label is not None and label not in table:
+        raise ValueError(f"label: got {label!r}; must be a column of the table: {', '.join(map(str, table.columns))}")
     frame = table.dropna(subset=["speedup"]).sort_values(_GPUS)
     lines = {str(name): rows for name, rows in frame.groupby(label, sort=False)} if label else {"simulated": frame}
     for name, rows in lines.items():
