@@ -89,11 +89,16 @@ class FitCheck:
         question = self.question
         verdict = "fits" if self.fits else "does not fit"
         cards = f"{question.gpus:,} {question.card} of {format_memory(self.margin.capacity)}"
-        how = f"without checkpointing{question.place}"
-        lines = [f"{started(question.text)} {how} {verdict} on {cards}: {self.margin.text}."]
         if (variant := self._kept()) is not None:
             needs, speed = format_memory(variant.margin.process), f"{100 * variant.speed:.0f} %"
-            lines.append(f"It fits with {variant.text}: memory of the process {needs}, {speed} of the speed.")
+            lines = [
+                f"{started(question.text)}{question.place} {verdict} on {cards} without checkpointing, but with "
+                f"{variant.text}: memory of the process {needs}, {speed} of the speed.",
+                f"Without: {self.margin.text}.",
+            ]
+        else:
+            how = f"without checkpointing{question.place}"
+            lines = [f"{started(question.text)} {how} {verdict} on {cards}: {self.margin.text}."]
         if self.margin.warning:
             lines.append(f"{started(self.margin.warning)}.")
         if self.fits:
