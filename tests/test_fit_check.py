@@ -234,8 +234,8 @@ def test_the_first_line_is_the_verdict_and_the_exit_code_follows_it(cli: Command
     longer = cli(*options, "--seq-len", "2k")
     assert longer.code == 1
     assert longer.out.startswith(
-        "llama3_8b with QLoRA of rank 16 in transformers does not fit on 1 rtx_4090 of 24 GiB without checkpointing, but "
-        "with selective_op checkpointing: memory of the process"
+        "llama3_8b with QLoRA of rank 16 in transformers does not fit on 1 rtx_4090 of 24 GiB without checkpointing, "
+        "but with selective_op checkpointing: memory of the process"
     )
     bare = cli(*options, "--seq-len", "1k", "--framework", "bare")
     assert bare.out.startswith("llama3_8b with QLoRA of rank 16 without checkpointing fits on 1 rtx_4090")
