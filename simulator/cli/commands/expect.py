@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from simulator.basics.errors import ScenarioError
+from simulator.basics.sentence import started
 from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import SAMPLE, TOKEN, USEFUL_TOKEN, rate_name
 from simulator.calibration.table import Table
@@ -37,6 +38,8 @@ _USEFUL: Final = "useful "
 _PLAUSIBLE: Final = 3.0
 # A measurement beyond this factor of the prediction may contain time that is not simulated.
 _NOT_SIMULATED: Final = 2.0
+# Distance from the whole gap up to which a cause explains it.
+_WHOLE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ def command(
     # A normal time needs no explanation.
     if answer.normal or not answer.explanations:
         return
+    print_text(_why(answer.explanations))
     lines = [
         (_cause(why), format_time(why.step_time), f"{100 * why.share:.0f} %", why.key) for why in answer.explanations
     ]
@@ -114,6 +118,24 @@ def command(
             "data, work of the host between steps (Python, logging, evaluation), checkpoints, and the first steps of a "
             "run."
         )
+
+
+def _why(causes: Sequence[Explanation]) -> str:
+    """Return a sentence on the causes that explain a gap alone, at most three, and on the one that explains most of the
+    others.
+
+    >>> from simulator.run.expectation import Explanation
+    >>> _why([Explanation("kernels take 2 times as long", 1.0, 1.0), Explanation("layers are recomputed", 0.6, 0.4)])
+    'Each of these alone explains it: kernels take 2 times as long. Layers are recomputed: 40 % of it.'
+    """
+    likely = [why for why in causes if why.likely]
+    whole = [why.cause for why in likely if abs(why.share - 1) <= _WHOLE][:3]
+    parts = [why for why in likely if _WHOLE < 1 - why.share < 1]
+    told = [f"Each of these alone explains it: {'; '.join(whole)}."] if whole else []
+    if parts:
+        most = max(parts, key=lambda why: why.share)
+        told.append(f"{started(most.cause)}: {100 * most.share:.0f} % of it.")
+    return " ".join(told) or "No likely cause that was tried explains it."
 
 
 def _cause(cause: Explanation) -> str:
