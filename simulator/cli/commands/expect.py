@@ -129,13 +129,13 @@ def _why(causes: Sequence[Explanation]) -> str:
     'Each of these alone explains it: kernels take 2 times as long. Layers are recomputed: 40 % of it.'
     """
     likely = [why for why in causes if why.likely]
-    whole = [why.cause for why in likely if abs(why.share - 1) <= _WHOLE][:3]
+    entire = [why.cause for why in likely if abs(why.share - 1) <= _WHOLE][:3]
     parts = [why for why in likely if _WHOLE < 1 - why.share < 1]
-    told = [f"Each of these alone explains it: {'; '.join(whole)}."] if whole else []
+    clauses = [f"Each of these alone explains it: {'; '.join(entire)}."] if entire else []
     if parts:
         most = max(parts, key=lambda why: why.share)
-        told.append(f"{started(most.cause)}: {100 * most.share:.0f} % of it.")
-    return " ".join(told) or "No likely cause that was tried explains it."
+        clauses.append(f"{started(most.cause)}: {100 * most.share:.0f} % of it.")
+    return " ".join(clauses) or "No likely cause that was tried explains it."
 
 
 def _cause(cause: Explanation) -> str:
