@@ -220,8 +220,8 @@ def generated(
     most = min(count, max(1, int(room / (prompt + tokens / count))))
     if partial:
         # An answer of n tokens has n / 2 of them in the mean over its n steps.
-        kept = sum(length * (prompt + length / 2) for length in lengths) / tokens
-        return Generated(before + tokens / most * (step(most) + read(most * kept)), 0.0, most)
+        tokens_kept = sum(length * (prompt + length / 2) for length in lengths) / tokens
+        return Generated(before + tokens / most * (step(most) + read(most * tokens_kept)), 0.0, most)
     ends = _ends(lengths, most, prompt, step, read)
     return Generated(before + ends[-1], ends[-1] - ends[-1 - max(1, count // 10)] if count > 1 else 0.0, most)
 
