@@ -75,7 +75,7 @@ ASKED = {
     "low_precision_sum": ("name", "share", "time"),
     "megatron_3d": ("name", "speed"),
     "moe_dispatch": ("name", "time"),
-    "moving_experts": ("name", "time"),
+    "moving_experts": ("name", "share"),
     "muon_or_adam": ("name", "share", "time", "memory"),
     "n_servers": ("name", "share", "time"),
     "nvlink_box_algorithms": ("name", "place", "factor"),
