@@ -214,6 +214,10 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.experts.routing": ("round_robin",),
     "training.parallelism.experts.imbalance.zipf": (1.0,),
     "training.parallelism.experts.imbalance.recorded": (lambda: counts_file(),),
+    # Whole mappings, because a drift needs all of them.
+    "training.parallelism.experts.imbalance.walk": ({"zipf": 0.5, "walk": 0.5, "steps": 3},),
+    "training.parallelism.experts.imbalance.steps": ({"zipf": 0.5, "walk": 0.5, "steps": 2},),
+    "training.parallelism.experts.imbalance.seed": ({"zipf": 0.5, "walk": 0.5, "steps": 3, "seed": 7},),
     "training.parallelism.etp": (2, 1),
     "training.parallelism.experts.dtype": ("float8_e4m3fn",),
     "training.parallelism.experts.overlap": (True,),
@@ -399,14 +403,19 @@ _FIRST: Final = {"training.faults": {"step": 0, "what": "bit_flip"}, "cluster.ev
 
 
 def varied(base: Data, key: str, value: Any) -> Data:
-    """The base with another value of a key; of a fault's key, in the fault that it has."""
+    """The base with another value of a key, or with a whole mapping that has the key; of a fault's key, in the fault that
+    it has.
+    """
     data = copy.deepcopy(base)
     if "[]" in key:
         outer, inner = key.split(".[].")
         section, _, name = outer.partition(".")
         first = data[section].get(name, [_FIRST[outer]])[0]
         key, value = outer, [{**first, **(value if isinstance(value, dict) else {inner: value})}]
-    place(data, tuple(key.split(".")), value() if callable(value) else value)
+    path = tuple(key.split("."))
+    if isinstance(value, dict) and path[-1] in value:
+        path = path[:-1]
+    place(data, path, value() if callable(value) else value)
     return data
 
 
