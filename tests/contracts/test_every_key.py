@@ -403,8 +403,8 @@ _FIRST: Final = {"training.faults": {"step": 0, "what": "bit_flip"}, "cluster.ev
 
 
 def varied(base: Data, key: str, value: Any) -> Data:
-    """The base with another value of a key, or with a whole mapping that has the key; of a fault's key, in the fault that
-    it has.
+    """The base with another value of a key, or with a mapping that has the key; of a fault's key, in the fault that it
+    has.
     """
     data = copy.deepcopy(base)
     if "[]" in key:
