@@ -57,7 +57,7 @@ class Caveat(NamedTuple):
 def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     """Return the caveats (facts that limit the trust in an answer) of all points together."""
     rows = [(row, row.report) for row in compared.rows if row.report is not None]
-    notes = [*_auto(rows), *_network(rows), *_partly_used_nodes(compared)]
+    notes = [*_auto(rows), *_network(compared, rows), *_partly_used_nodes(compared)]
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
         reports = [report for _, report in rows]
@@ -90,22 +90,26 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
         yield Caveat("auto", f"auto chose {name}{where}: {reports[0]['why']}")
 
 
-def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
+def _network(compared: Comparison, rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield caveats on topologies without measured collectives, and on constants taken over from another machine."""
     unmeasured, borrowed = dict[bool, dict[str, None]](), dict[str, dict[str, None]]()
+    settings: dict[bool, dict[str, None]] = {}
     for row, report in rows:
         if is_unmeasured(report):
             topology = row.point.cluster.topology
             # A topology written inline in the scenario has no name.
             name = topology if isinstance(topology, str) else "this topology"
             unmeasured.setdefault(is_modelled(report), {})[name] = None
+            settings.setdefault(is_modelled(report), {})[compared.name(row.setting)] = None
         reason = str(report.get("why", ""))
         # Skip a source that the report's own reason already mentions.
         for operation, source in _sources_by_operation(row, report):
             if source.startswith(BORROWED) and source not in reason:
                 borrowed.setdefault(source.partition(";")[0], {})[operation] = None
     for modelled, names in unmeasured.items():
-        yield Caveat("network", unmeasured_text(few(list(names), _MOST), modelled=modelled))
+        # Settings whose collectives are not in the library have the links' rating.
+        of = f" ({few(list(settings[modelled]), _MOST)})" if len(unmeasured) > 1 else ""
+        yield Caveat("network", unmeasured_text(few(list(names), _MOST), modelled=modelled) + of)
     for source, operations in list(borrowed.items())[:_MOST]:
         yield Caveat("network", f"constants of {join_list(list(operations))} are {source}")
 
