@@ -236,7 +236,7 @@ def _uneven(reports: Sequence[Report]) -> Iterator[Caveat]:
         ordered = sorted(times)
         ninth = ordered[max(0, -(-9 * len(ordered) // 10) - 1)]
         yield Caveat(
-            "lengths",
+            "steps",
             f"{len(ordered)} different steps take {format_time(ordered[0])} to {format_time(ordered[-1])}, "
             f"90 % at most {format_time(ninth)}; the report is that of the median step",
         )

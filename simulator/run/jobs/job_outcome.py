@@ -310,9 +310,15 @@ def _on_batches(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
         training = trainer.alone * setting.steps_per_batch
         yield (
             f"{_batch(next(other for other in file.jobs if other.name == maker.name))} takes {format_time(period)}: "
-            f"{maker.name} generates for {format_time(maker.alone)}{_in_parts(maker, maker.alone)}, {trainer.name} "
-            f"trains for {format_time(training)}{_in_parts(trainer, training)}."
+            f"{maker.name} generates for {format_time(maker.alone)}, {trainer.name} trains for {format_time(training)}."
         )
+        parts = [
+            f"{job.name}{text}"
+            for job, seconds in ((maker, maker.alone), (trainer, training))
+            if (text := _in_parts(job, seconds))
+        ]
+        if parts:
+            yield f"In parts: {', '.join(parts)}."
         yield (
             f"The {maker.ranks} GPUs of {maker.name} generate {100 * maker.alone / period:.0f} % of the time, the "
             f"{trainer.ranks} GPUs of {trainer.name} train {100 * training / period:.0f} %."
