@@ -73,8 +73,11 @@ def _steps(step: TrainingStep) -> list[tuple[float, TrainingStep]]:
         return [(number, step.with_keys(lengths=each)) for number, each in enumerate(documents)]
     if not isinstance(step.model, Transformer) or layout.ep == 1 or not layout.experts.moves:
         return [(0, step)]
+    exact = ExpertPartition(layout.ep, exchange=layout.experts).loads(step.model)
+    if len(exact) == 1:
+        return [(0, step)]
     # No load is known to more digits.
-    loads = [round(load, 3) for load in ExpertPartition(layout.ep, exchange=layout.experts).loads(step.model)]
+    loads = [round(load, 3) for load in exact]
     experts = layout.experts
     layouts = {load: layout.replaced(experts=experts.replaced(imbalance=load)) for load in dict.fromkeys(loads)}
     return [(load, step.with_keys(parallelism=layouts[load])) for load in loads]

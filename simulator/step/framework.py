@@ -55,11 +55,11 @@ class Sustained:
     eight_bit: Factor | None = None
 
     def slowdown_by_power(self, gpu: Gpu) -> float:
-        """Return the duration on a GPU's board relative to the measured board, by their power limits per FLOP/s of the
-        16-bit peak.
+        """Return the factor on `time` for a GPU's board in place of the measured board: r if r > 1, else r^(1/3).
 
-        Dynamic power is proportional to f V^2 (frequency f, voltage V). With less power, V is at its floor already, and
-        f falls in proportion. With more power, V rises with f, and f rises by the cube root.
+        r is the measured board's power limit per FLOP/s of its 16-bit peak, divided by that of the GPU's board [W per
+        FLOP/s]. Dynamic power is proportional to f V^2 (frequency f, voltage V). With less power, V is taken to be at
+        its floor, and f falls in proportion. With more power, V rises in proportion to f, and f by the cube root.
         """
         power = float(gpu.facts.get("power", self.power))
         # Volta and Turing have no bfloat16.

@@ -82,8 +82,8 @@ def generation_phases(job: JobSetting) -> tuple[Phase, ...]:
 
 
 def training_phases(maker: JobSetting | None, forward: float) -> tuple[Phase, ...]:
-    """Return what a training does with a batch that a job generated before it trains: process the answers, and
-    `forward` seconds of forward passes.
+    """Return the phases of a training before its first step on a batch, in order: work on the answers, for the time of
+    the job `maker` that generated them, and all forward passes for probabilities, which take `forward` [s].
     """
     seconds = maker.rollout.processing if maker and maker.rollout else None
     processes = (Phase("process", "processing", seconds, False, "processing the answers"),) if seconds else ()
