@@ -79,8 +79,8 @@ def fullest_ranks(counts: Floats, ranks: int) -> tuple[float, ...]:
 def walked_loads(
     zipf: float, walk: float, steps: int, seed: int, layers: int, experts: int, ranks: int
 ) -> tuple[float, ...]:
-    """Return the tokens of the fullest rank over the ranks' mean for each training step, in the mean over the layers, if
-    the experts' popularity drifts.
+    """Return the tokens of the fullest rank over the ranks' mean for each training step, in the mean over the layers,
+    if the experts' popularity drifts.
 
     The logarithm of an expert's popularity begins at -zipf ln n, for the n-th most popular expert, and moves by a
     normal number with deviation `walk` from step to step, in each layer by itself. The experts are dealt to the ranks
