@@ -25,7 +25,7 @@ from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.build_training import sequences, to_step
 from simulator.scenario.records import Scenario
 from simulator.step.plan import StageNotes, few_micro_batches, groups_of, plan_step
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, different_steps
 
 # Steps with fewer operations, on few ranks, take at most seconds and get no estimate.
 _FEW_OPERATIONS: Final = 300_000
@@ -58,8 +58,8 @@ def of_step(scenario: Scenario, planned: dict[str, int]) -> tuple[Share, ...]:
     if spec is None:
         return ()
     step = to_step(spec.replaced(numerics=False), ranks, scenario.base)
-    noted = _roughly_noted(step)
-    if ranks < FEW_RANKS and noted < _FEW_OPERATIONS:
+    noted, times = _roughly_noted(step), len(dict(different_steps(step)))
+    if ranks < FEW_RANKS and noted * times < _FEW_OPERATIONS:
         return ()
     if noted >= _FEW_OPERATIONS:
         noted = _counted(scenario, step) or noted
@@ -71,7 +71,8 @@ def of_step(scenario: Scenario, planned: dict[str, int]) -> tuple[Share, ...]:
     if step.accumulation == 1:
         cause, remedy = f"training.model: {layers:,} layers", "take fewer layers"
     made_of = f"{noted:.3g} operations of {layers:,} layers" + (f" in {stages} stages" if stages > 1 else "")
-    lists = Share(cause, made_of, remedy, noted * _BYTES_AN_OPERATION, noted * _AN_OPERATION)
+    made_of += f", {times} steps" if times > 1 else ""
+    lists = Share(cause, made_of, remedy, noted * _BYTES_AN_OPERATION, times * noted * _AN_OPERATION)
     written = 0.0
     if ranks >= FEW_RANKS:
         cause, remedy = f"cluster.world_size: {ranks:,} ranks", "take fewer ranks"
@@ -80,12 +81,12 @@ def of_step(scenario: Scenario, planned: dict[str, int]) -> tuple[Share, ...]:
         lists,
         Share(
             cause, f"{written:.3g} transfers in the schedules of collectives", remedy,
-            written * _BYTES_A_ROW_OF_A_STEP, written * _A_ROW_OF_A_STEP,
+            written * _BYTES_A_ROW_OF_A_STEP, times * written * _A_ROW_OF_A_STEP,
         ),
         Share(
             cause, f"{followed:.3g} operations of all ranks", remedy,
             ranks * _BYTES_A_RANK_OF_A_STEP + followed * BYTES_AN_OPERATION_OF_A_RANK,
-            ranks * _A_RANK_OF_A_STEP + followed * _AN_OPERATION_OF_A_RANK,
+            times * (ranks * _A_RANK_OF_A_STEP + followed * _AN_OPERATION_OF_A_RANK),
         ),
     )  # fmt: skip
 

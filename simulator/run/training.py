@@ -19,8 +19,6 @@ from simulator.collectives.algorithm import Algorithm
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import Engine, play, whose
 from simulator.engine.recording import of_ranks
-from simulator.model.expert_partition import ExpertPartition
-from simulator.model.shape import Transformer
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import TrainingReport, first_of_stages, summarize_step
 from simulator.run.advice import advice, takes_long
@@ -31,7 +29,7 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.records import Scenario
 from simulator.step.pipeline import Pipeline
 from simulator.step.plan import StepPlan, plan_step
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, different_steps
 
 # Most ranks, and longest simulation [s], to tell the time of a step that does not fit.
 _MOST_RANKS: Final = 1024
@@ -51,7 +49,7 @@ def play_training(
     if scenario.training is None:
         raise TypeError("a scenario of a training has a training")
     step = to_step(scenario.training, scenario.cluster.world_size, scenario.base, algorithm)
-    steps = _steps(step)
+    steps = different_steps(step)
     by_key = {
         key: play_step(cluster, each, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
         for key, each in dict(steps).items()
@@ -63,24 +61,6 @@ def play_training(
     times = [report.step_time_s for report in reports]
     middle = times.index(sorted(times)[(len(times) - 1) // 2])
     return replace(results[middle], report=replace(reports[middle], step_times_s=tuple(times)))
-
-
-def _steps(step: TrainingStep) -> list[tuple[float, TrainingStep]]:
-    """Return the steps of a training with other documents or loads of experts each; equal steps share a key."""
-    lengths, layout = step.keys.lengths, step.parallelism
-    if lengths is not None and lengths.steps > 1:
-        documents = [lengths.replaced(seed=lengths.seed + number, steps=1) for number in range(lengths.steps)]
-        return [(number, step.with_keys(lengths=each)) for number, each in enumerate(documents)]
-    if not isinstance(step.model, Transformer) or layout.ep == 1 or not layout.experts.moves:
-        return [(0, step)]
-    exact = ExpertPartition(layout.ep, exchange=layout.experts).loads(step.model)
-    if len(exact) == 1:
-        return [(0, step)]
-    # No load is known to more digits.
-    loads = [round(load, 3) for load in exact]
-    experts = layout.experts
-    layouts = {load: layout.replaced(experts=experts.replaced(imbalance=load)) for load in dict.fromkeys(loads)}
-    return [(load, step.with_keys(parallelism=layouts[load])) for load in loads]
 
 
 def play_step(

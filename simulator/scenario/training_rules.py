@@ -187,14 +187,16 @@ def _tokens_used(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViola
 def _recorded_experts(shape: TrainingSpec, model: Model | None, base: Path) -> Iterator[RuleViolation]:
     """Yield a violation for recorded counts of tokens that cannot be read, or that are another model's."""
     path, key = shape.parallelism.experts.located(base).recorded, "parallelism.experts.imbalance"
-    if shape.lengths is not None and shape.lengths.steps > 1 and shape.parallelism.experts.steps > 1:
+    steps, experts = shape.parallelism.experts.steps, 0
+    if path:
+        try:
+            steps, _, experts = read_counts(path).shape
+        except ValueError as error:
+            yield _conflict(key, str(error))
+            return
+    if shape.lengths is not None and shape.lengths.steps > 1 and steps > 1:
         yield _conflict(key, "steps have other documents already; give the steps of one of the two", "training.lengths")
     if not path:
-        return
-    try:
-        experts = read_counts(path).shape[-1]
-    except ValueError as error:
-        yield _conflict(key, str(error))
         return
     if isinstance(model, Transformer) and model.num_experts != experts:
         message = f"{path} has counts of {experts} experts, but {model.name} has {model.num_experts}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.model import Model
 from simulator.model.operation import ProgramName
 from simulator.model.shape import Transformer
@@ -182,6 +183,26 @@ class TrainingStep:
     def rounds(self) -> int:
         """Optimizer steps in a program: several for asynchronous workers, because their steps overlap; otherwise 1."""
         return self.keys.steps if self.sharding.asynchronous else 1
+
+
+def different_steps(step: TrainingStep) -> list[tuple[float, TrainingStep]]:
+    """Return the steps of a training with other documents or loads of experts each, and their keys; equal steps share
+    a key.
+    """
+    lengths, layout = step.keys.lengths, step.parallelism
+    if lengths is not None and lengths.steps > 1:
+        documents = [lengths.replaced(seed=lengths.seed + number, steps=1) for number in range(lengths.steps)]
+        return [(number, step.with_keys(lengths=each)) for number, each in enumerate(documents)]
+    if not isinstance(step.model, Transformer) or layout.ep == 1 or not layout.experts.moves:
+        return [(0, step)]
+    exact = ExpertPartition(layout.ep, exchange=layout.experts).loads(step.model)
+    if len(exact) == 1:
+        return [(0, step)]
+    # No load is known to more digits.
+    loads = [round(load, 3) for load in exact]
+    experts = layout.experts
+    layouts = {load: layout.replaced(experts=experts.replaced(imbalance=load)) for load in dict.fromkeys(loads)}
+    return [(load, step.with_keys(parallelism=layouts[load])) for load in loads]
 
 
 def bare_step(model: Model, seq_len: int, micro_batch_size: int = 1, **settings: Any) -> TrainingStep:

@@ -10,6 +10,7 @@ import pytest
 from simulator import simulate
 from simulator.basics.errors import ScenarioError
 from simulator.model.expert_counts import fullest_ranks, read_counts, walked_loads
+from simulator.run.step_size import of_step
 from simulator.scenario.load import load_scenario
 
 EXPERTS = {
@@ -100,8 +101,22 @@ def test_another_mapping_is_told(imbalance: dict[str, Any]) -> None:
         load_scenario(scenario(imbalance))
 
 
-def test_steps_of_documents_and_of_loads_are_not_mixed() -> None:
-    data = scenario({"zipf": 0.3, "walk": 0.1, "steps": 4})
-    data["training"]["lengths"] = {"distribution": "lognormal", "median": 500, "sigma": 1.0, "steps": 2}
-    with pytest.raises(ScenarioError, match="steps have other documents already"):
-        load_scenario(data)
+def test_steps_of_documents_and_of_loads_are_not_mixed(tmp_path: Path) -> None:
+    counts = "step,expert,tokens\n" + "".join(f"{step},{expert},5\n" for step in (0, 1) for expert in range(4))
+    for imbalance in ({"zipf": 0.3, "walk": 0.1, "steps": 4}, {"recorded": written(tmp_path, counts)}):
+        data = scenario(imbalance)
+        data["training"]["lengths"] = {"distribution": "lognormal", "median": 500, "sigma": 1.0, "steps": 2}
+        with pytest.raises(ScenarioError, match="steps have other documents already"):
+            load_scenario(data)
+
+
+def test_every_step_with_another_load_counts_in_the_estimate(tmp_path: Path) -> None:
+    """Loads of 1 and 2: three steps, of which two are simulated."""
+    counts = [(5, 5, 5, 5), (10, 10, 0, 0), (5, 5, 5, 5)]
+    rows = [f"{step},{expert},{tokens}\n" for step, of in enumerate(counts) for expert, tokens in enumerate(of)]
+    path, cluster = written(tmp_path, "step,expert,tokens\n" + "".join(rows)), {"topology": "dgx_h100"}
+    one, several = (
+        sum(share.seconds for share in of_step(load_scenario(data | {"cluster": cluster | {"world_size": 8192}}), {}))
+        for data in (scenario(1.5), scenario({"recorded": path}))
+    )
+    assert several == pytest.approx(2 * one)
