@@ -143,6 +143,16 @@ def test_a_better_division_of_the_gpus_is_told_where_both_work_at_once(lag: int)
     assert (told in run.sentences) == (lag == 1)
 
 
+def test_a_better_division_has_whole_engines() -> None:
+    """Engines of two GPUs: of 8 GPUs, 6 generate where 7 would."""
+    file = jobs(tp=2)
+    file["jobs"]["trainer"] |= {"lag": 1, "world_size": 6}
+    run = simulate_jobs(file)
+    rollout, trainer = run.frame()["alone_s"]["rollout"], run.frame()["alone_s"]["trainer"]
+    assert round(8 * 2 * rollout / (2 * rollout + 6 * trainer)) == 7
+    assert "If both scaled with their GPUs, 6 to generate and 2 to train would be busy alike." in run.sentences
+
+
 def test_more_gpus_for_an_engine_shorten_the_steps_of_a_large_model() -> None:
     alone, shared = (decoder("llama3_70b", tp=tp).step(16) for tp in (4, 8))
     assert shared < alone

@@ -324,7 +324,11 @@ def _on_batches(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
             f"{trainer.ranks} GPUs of {trainer.name} train {100 * training / period:.0f} %."
         )
         gpus, work = maker.ranks + trainer.ranks, maker.alone * maker.ranks
-        better = min(gpus - 1, max(1, round(gpus * work / (work + training * trainer.ranks))))
+        rollout = next(other.rollout for other in file.jobs if other.name == maker.name)
+        # Engines are whole.
+        engine = 1 if rollout is None else rollout.tp
+        engines = round(gpus / engine * work / (work + training * trainer.ranks))
+        better = engine * min((gpus - 1) // engine, max(1, engines))
         # On policy, one of both waits whatever their sizes.
         if setting.lag and abs(better - maker.ranks) > _UNEVEN * gpus:
             yield (
