@@ -5,6 +5,7 @@ The shares belong to `size_estimate.py`, which has those of clusters and collect
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import lcm, log2
 from typing import Final
 
@@ -72,23 +73,25 @@ def of_step(scenario: Scenario, planned: dict[str, int]) -> tuple[Share, ...]:
         cause, remedy = f"training.model: {layers:,} layers", "take fewer layers"
     made_of = f"{noted:.3g} operations of {layers:,} layers" + (f" in {stages} stages" if stages > 1 else "")
     made_of += f", {times} steps" if times > 1 else ""
-    lists = Share(cause, made_of, remedy, noted * _BYTES_AN_OPERATION, times * noted * _AN_OPERATION)
+    lists = Share(cause, made_of, remedy, noted * _BYTES_AN_OPERATION, noted * _AN_OPERATION)
     written = 0.0
     if ranks >= FEW_RANKS:
         cause, remedy = f"cluster.world_size: {ranks:,} ranks", "take fewer ranks"
         written = _schedule_rows(scenario, step, planned)
-    return (
+    shares = (
         lists,
         Share(
             cause, f"{written:.3g} transfers in the schedules of collectives", remedy,
-            written * _BYTES_A_ROW_OF_A_STEP, times * written * _A_ROW_OF_A_STEP,
+            written * _BYTES_A_ROW_OF_A_STEP, written * _A_ROW_OF_A_STEP,
         ),
         Share(
             cause, f"{followed:.3g} operations of all ranks", remedy,
             ranks * _BYTES_A_RANK_OF_A_STEP + followed * BYTES_AN_OPERATION_OF_A_RANK,
-            times * (ranks * _A_RANK_OF_A_STEP + followed * _AN_OPERATION_OF_A_RANK),
+            ranks * _A_RANK_OF_A_STEP + followed * _AN_OPERATION_OF_A_RANK,
         ),
     )  # fmt: skip
+    # Plans and timelines of all different steps are alive until the last one is simulated.
+    return tuple(replace(each, nbytes=times * each.nbytes, seconds=times * each.seconds) for each in shares)
 
 
 def of_real_training(scenario: Scenario) -> tuple[Share, ...]:

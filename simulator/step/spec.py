@@ -1,6 +1,6 @@
 """Which records describe a training step? Its keys, with the model, optimizer and framework loaded, in SI units.
 
-The records contain no computation; scenario/ loads what a scenario's keys name.
+The records contain no computation but the steps of a training that differ; scenario/ loads what a scenario's keys name.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class TrainingStep:
 
 
 def different_steps(step: TrainingStep) -> list[tuple[float, TrainingStep]]:
-    """Return the steps of a training with other documents or loads of experts each, and their keys; equal steps share
-    a key.
+    """Return the steps of a training, in order, each with a key that equal steps share: the step's number if the
+    documents differ, the load of the fullest rank over the mean if the experts' loads do, otherwise 0.
     """
     lengths, layout = step.keys.lengths, step.parallelism
     if lengths is not None and lengths.steps > 1:
