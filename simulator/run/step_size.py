@@ -54,7 +54,9 @@ _MOST: Final = 4096
 
 
 def of_step(scenario: Scenario, planned: dict[str, int]) -> tuple[Share, ...]:
-    """Return the shares of memory and time for a scenario's training step; empty for an ordinary size."""
+    """Return the parts of the memory [B] and time [s] that simulating a training takes on this machine; empty for a
+    training of seconds. `planned` has the schedule rows of steps already planned on few ranks, for other points.
+    """
     spec, ranks = scenario.training, scenario.cluster.world_size
     if spec is None:
         return ()

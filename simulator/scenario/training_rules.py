@@ -185,8 +185,8 @@ def _tokens_used(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViola
 
 
 def _recorded_experts(shape: TrainingSpec, model: Model | None, base: Path) -> Iterator[RuleViolation]:
-    """Yield a violation for recorded counts of tokens that cannot be read or are another model's, and for loads of
-    several steps beside documents of several steps.
+    """Yield a violation for recorded counts of each expert's tokens that cannot be read or have another number of
+    experts than the model, and if both these loads and the documents are given for several steps.
     """
     path, key = shape.parallelism.experts.located(base).recorded, "parallelism.experts.imbalance"
     steps, experts = shape.parallelism.experts.steps, 0

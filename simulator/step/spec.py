@@ -186,8 +186,10 @@ class TrainingStep:
 
 
 def different_steps(step: TrainingStep) -> list[tuple[float, TrainingStep]]:
-    """Return the steps of a training, in order, each with a key that equal steps share: the step's number if the
-    documents differ, the load of the fullest rank over the mean if the experts' loads do, otherwise 0.
+    """Return the steps of the training to which a step belongs, in order, each with a key that equal steps share.
+
+    The key is the step's number, from 0, if each step has other documents; the tokens of the fullest expert-parallel
+    rank over the ranks' mean if each step has other loads of experts; otherwise 0, for the step itself.
     """
     lengths, layout = step.keys.lengths, step.parallelism
     if lengths is not None and lengths.steps > 1:
