@@ -456,7 +456,7 @@ def test_help_is_a_letter_too_and_cuts_no_summary(cli: Command) -> None:
         ("simulator show dgx_h", ["dgx_h100", "dgx_h200"]),
         ("simulator collective all_reduce --topology star_100", ["star_100g"]),
         ("simulator kernels gpt2_m", ["gpt2_medium"]),
-        ("simulator program llama3_8b --framework torcht", ["torchtitan", "torchtune"]),
+        ("simulator program llama3_8b --framework torcht", ["torchtitan", "torchtitan_2024", "torchtune"]),
         ("simulator memory gpt2 --gpu h1", ["h100_pcie", "h100_sxm"]),
         ("simulator list topo", ["topologies"]),
         # Nothing begins so: the shell proposes files.

@@ -70,23 +70,23 @@ def test_the_verdict_is_that_of_the_step_which_the_user_would_run(cli: Command) 
 
 
 def test_memory_that_fits_tightly_is_warned_of(cli: Command) -> None:
-    """A context of 437 MiB and a communicator over NVLink of 832 MiB leave 12 of 1,281 MiB that are not reserved; at
-    2,304 tokens they take more than the card has.
+    """A context of 437 MiB and a communicator over NVLink of 832 MiB leave 396 MiB that are not reserved; at 2,176
+    tokens they take more than the card has.
     """
     told = " stay free beside the CUDA context and NCCL buffers: kernels that libraries load (not modelled) need up to "
     gpu = ("--gpu", "a100_sxm_40gb", "--dp", 8, "--micro-batch-size", 3, "--seq-len")
-    assert told in " ".join(cli("memory", "llama3_8b", *gpu, 2176).out.split())
-    longer = cli("memory", "llama3_8b", *gpu, 2304, "--json").data
+    assert told in " ".join(cli("memory", "llama3_8b", *gpu, 2048).out.split())
+    longer = cli("memory", "llama3_8b", *gpu, 2176, "--json").data
     # PyTorch's memory alone fits with ZeRO-2.
     assert longer["simulated_reserved_bytes"]["zero2"]["full"] <= longer["capacity_bytes"]
     assert (longer["sharding"], longer["checkpointing"]) == ("zero3", "full")
     assert longer["process_bytes"] <= longer["capacity_bytes"]
-    assert told not in " ".join(cli("memory", "llama3_8b", *gpu, 2048).out.split())
+    assert told not in " ".join(cli("memory", "llama3_8b", *gpu, 1792).out.split())
     cut = ("--gpu", "a100_sxm_40gb", "--dp", 4, "--tp", 2, "--sharding", "zero1", "--seq-len")
     # Four data-parallel ranks and two tensor-parallel ranks have a communicator each: 832 and 544 MiB.
     both = "the CUDA context (437 MiB) and NCCL buffers (1.34 GiB)"
-    assert "does not fit in 39.5 GiB" in " ".join(cli("memory", "llama3_8b", *cut, 7168).out.split())
-    shorter = cli("memory", "llama3_8b", *cut, 6144).out
+    assert "does not fit in 39.5 GiB" in " ".join(cli("memory", "llama3_8b", *cut, 6144).out.split())
+    shorter = cli("memory", "llama3_8b", *cut, 5632).out
     assert "does not fit" not in shorter
     assert f"with {both}." in " ".join(shorter.split())
 
@@ -192,8 +192,10 @@ def test_it_is_what_the_same_scenario_plays(cli: Command) -> None:
     [("1f1b", 16, "fits"), pytest.param("gpipe", 64, "does not fit", marks=pytest.mark.long)],
 )
 def test_thousands_of_gpus_and_a_step_that_does_not_fit(cli: Command, schedule: str, micros: int, said: str) -> None:
-    """Llama 3 405B (arXiv:2407.21783, table 4): 1F1B with 16 micro-batches fits, GPipe with 64 does not."""
-    cut = ("--dp", 128, "--tp", 8, "--pp", 16, "--sharding", "zero1", "--seq-len", 8192)
+    """Llama 3 405B as in arXiv:2407.21783, table 4, with half of the sequence, because torchtitan's eager kernels save
+    more: 1F1B with 16 micro-batches fits, GPipe with 64 does not.
+    """
+    cut = ("--dp", 128, "--tp", 8, "--pp", 16, "--sharding", "zero1", "--seq-len", 4096)
     answer = cli("memory", "llama3_405b", *cut, "--schedule", schedule, "--micro-batches", micros)
     assert f" of the memory of h100_sxm: {said} in 79.6 GiB (" in answer.out.splitlines()[0]
     assert "405,853,388,800 parameters on 16,384 GPUs" in answer.out

@@ -110,12 +110,8 @@ def test_the_finding_and_its_evidence_come_first(cli: Command) -> None:
 @pytest.mark.parametrize(
     ("options", "said", "recordings"),
     [
-        (
-            "llama3_8b --framework nemo",
-            "Bare kernels: no recording. Elementwise kernels take 1.9 times the transfer time of their bytes (fitted "
-            "to megatron_2021).",
-            0,
-        ),
+        ("llama3_8b --framework nemo", "Bare kernels: no recording.", 0),
+        ("llama3_8b --framework nanotron", "Program nanotron: no recording; source: huggingface/nanotron e24d2483", 0),
         ("llama3_8b --framework nemo --compile", "whose bytes count 0.8 times (fitted to torchtitan).", 0),
         ("mixtral_8x7b --framework transformers", "Bare kernels, without recording: routing softmax, ", 2),
         ("llama3_8b --framework foak", "Program foak: no recording; source: foundation-model-stack/fms-", 0),

@@ -295,8 +295,8 @@ def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
         {"model_type": "gpt2", "name": "small", "n_layer": row.layers, "n_embd": row.hidden, "n_head": row.heads,
          "n_positions": row.seq_len, "vocab_size": row.words, "tie_word_embeddings": False}
     )  # fmt: skip
-    # The measured program has no framework: no sustained slow-down, no factor on elementwise kernels.
-    framework = load_framework("torchtitan").with_constants(sustained={}, elementwise=1.0, parameter_bytes=0.0)
+    # The measured program has no framework: no sustained slow-down, no kernels of a framework.
+    framework = load_framework("torchtitan").with_constants(sustained={}, parameter_bytes=0.0, program="bare")
     step = bare_step(
         model,
         row.seq_len,

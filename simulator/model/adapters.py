@@ -200,7 +200,7 @@ def adapter_kernels(
     casts = wide != itemsize
 
     def moved(what: str, read: float, written: float, *, needed: bool = True) -> tuple[Kernel, ...]:
-        return (Elementwise(f"{name} {what}", read, written, fusible=True, single=True),) if needed else ()
+        return (Elementwise(f"{name} {what}", read, written, fusible=True),) if needed else ()
 
     def matmul(what: str, m: int, n: int, k: int, *, of_weights: bool = False) -> Matmul:
         return Matmul(f"{name} {what}", m, n, k, of_weights=of_weights, dtype=adapters.dtype)

@@ -42,7 +42,7 @@ def dora_kernels(
     base = wide if adapters.dropout else itemsize
 
     def moved(what: str, read: float, written: float, *, of_weights: bool = False) -> Elementwise:
-        return Elementwise(f"{name} {what}", read, written, fusible=True, single=True, of_weights=of_weights)
+        return Elementwise(f"{name} {what}", read, written, fusible=True, of_weights=of_weights)
 
     def matmul(what: str, m: int, n: int, k: int) -> Matmul:
         return Matmul(f"{name} {what}", m, n, k, dtype=adapters.dtype)

@@ -7,7 +7,6 @@ under autocast. With a vocabulary of 128,256 this copy is larger than many a lay
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, Literal
 
 from simulator.model.kernel import Elementwise, Kernel, Matmul
@@ -18,8 +17,6 @@ from simulator.model.shape import Patches, Transformer
 # Ids and labels are torch.int64.
 _TOKEN_BYTES: Final = 8
 _FLOAT32_BYTES: Final = 4
-# A single kernel in every framework.
-_kernel: Final = partial(Elementwise, single=True)
 # Copy of the logits without each sequence's last token, which has no next token: none, or of the logits before or after
 # their cast to float32.
 LogitShift = Literal["none", "before_cast", "after_cast"]
@@ -88,14 +85,14 @@ def lookup(model: Transformer, batch: Batch, name: str = "token embedding") -> O
     table = _rows(model, batch) * model.hidden_size * batch.itemsize
     ids, frozen = _TOKEN_BYTES * batch.tokens, not batch.trains("token embedding.weight")
     backward: list[Kernel] = [
-        _kernel("token gradient fill", 0, table, of_weights=True),
-        _kernel("token gradient", 2 * rows + ids, rows, of_weights=True),
+        Elementwise("token gradient fill", 0, table, of_weights=True),
+        Elementwise("token gradient", 2 * rows + ids, rows, of_weights=True),
     ]
     if model.tied:
-        backward.append(_kernel("tied gradient add", 2 * table, table, of_weights=True))
+        backward.append(Elementwise("tied gradient add", 2 * table, table, of_weights=True))
     return Operation(
         name,
-        (_kernel(name, rows + ids, rows),),
+        (Elementwise(name, rows + ids, rows),),
         () if frozen else tuple(backward),
         () if frozen else (Saved("token ids", ids, "input"),),
         rows,
@@ -159,8 +156,8 @@ def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
         operations.append(
             Operation(
                 "logits to float32",
-                (_kernel("logits to float32", memory.logits, memory.float32_copy, fusible=True),),
-                (_kernel("logits gradient cast", memory.float32_copy, memory.logits, fusible=True),),
+                (Elementwise("logits to float32", memory.logits, memory.float32_copy, fusible=True),),
+                (Elementwise("logits gradient cast", memory.float32_copy, memory.logits, fusible=True),),
                 output=memory.float32_copy,
             )
         )
@@ -222,11 +219,11 @@ def _cross_entropy(batch: Batch, size: int, tokens: int) -> Operation:
     # Picking a log-probability per row is negligible beside the rows themselves.
     return Operation(
         "cross entropy",
-        (_kernel("log-softmax", size, size),),
+        (Elementwise("log-softmax", size, size),),
         (
             # The gradient is written for every logit, although only the targets' entries are nonzero.
-            _kernel("loss gradient", labels, size, fusible=True),
-            _kernel("log-softmax gradient", 2 * size, size),
+            Elementwise("loss gradient", labels, size, fusible=True),
+            Elementwise("log-softmax gradient", 2 * size, size),
         ),
         (Saved("log-probabilities", size, "cross entropy"), Saved("labels", labels, "input"), *whose),
         _FLOAT32_BYTES,

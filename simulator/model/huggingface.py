@@ -53,8 +53,8 @@ def read_transformer(document: Document, name: str, seq_len: int | None = None) 
 
     Notes
     -----
-    Differences without parameters and with little effect on a step's time are ignored: the kind of activation, rope
-    scaling and scales without parameters, GPT-NeoX's parallel residual.
+    Differences without parameters and with little effect on a step's time are ignored: the kind of activation (but for
+    `gelu_new`, which takes eight kernels), rope scaling and scales without parameters, GPT-NeoX's parallel residual.
     """
     if not isinstance(document.data, dict):
         raise ScenarioError(f"{document.source}: got {type(document.data).__name__}; must be a mapping (key: value)")
@@ -65,7 +65,9 @@ def read_transformer(document: Document, name: str, seq_len: int | None = None) 
         document.refuse(config.faults)
     facts = FAMILIES[str(family)](config)
     document.refuse(config.faults)
-    model = Transformer(name=name, **facts)
+    activation = document.data.get("activation_function", document.data.get("hidden_act"))
+    composed = activation == "gelu_new" or (activation is None and family == "gpt2")
+    model = Transformer(name=name, fused_activation=not composed and not facts.get("gated", False), **facts)
     positions = model.max_positions - model.position_offset
     if model.patches is not None and seq_len not in (None, positions):
         raise ScenarioError(

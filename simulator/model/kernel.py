@@ -132,10 +132,13 @@ class Attention:
             what = "first results" if half else "widening"
             kernels += [self._alone(what, _HALF * elements, width * elements) for elements in merged]
         if self.summed:
-            # A framework's factor stands for the kernels of eager PyTorch: a cast, a product, differences and sums.
             total, rows = sum(merged), float(_FLOAT32 * self.batch * self.seq_len * self.heads)
-            kernels.append(Elementwise(f"{self.name} sum", (width + _HALF) * total, width * total, single=half))
-            kernels += [] if self.backward else [Elementwise(f"{self.name} log-sum-exps", 2 * rows, rows, single=half)]
+            if not half and not self.backward:
+                # A kernel widens a step's output; another one (TorchScript's) merges it.
+                kernels.append(self._alone("step widening", _HALF * total, width * total))
+            added = _HALF if half or self.backward else width
+            kernels.append(self._alone("sum", (width + added) * total, width * total))
+            kernels += [] if self.backward else [self._alone("log-sum-exps", 2 * rows, rows)]
         if self.closes and not half:
             # Gradients of keys return home as a whole, whichever part of them the last step computed.
             home = (queries, *(2 * [queries * self.kv_heads / self.heads])) if self.backward else merged
@@ -143,7 +146,7 @@ class Attention:
         return tuple(kernels)
 
     def _alone(self, what: str, read: float, written: float) -> Elementwise:
-        return Elementwise(f"{self.name} {what}", read, written, single=True)
+        return Elementwise(f"{self.name} {what}", read, written)
 
     @property
     def attended(self) -> int:
@@ -221,9 +224,6 @@ class Elementwise:
     written: float
     fusible: bool = False  # True if a compiler would fuse the kernel with its neighbours and remove its traffic
     of_weights: bool = False  # True for weight gradients, which nothing needs before the update
-    # True if the kernel is a single kernel in every framework, hence without a framework's factor, which stands for the
-    # several kernels of a norm or an activation
-    single: bool = False
     # Elements that the kernel decodes from four bits with a table. SMs may limit such a kernel before HBM does.
     decoded: float = 0.0
     # Elements that the kernel reads and writes one by one, because of a broadcast, a cast or an order in memory. SMs

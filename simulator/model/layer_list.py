@@ -126,7 +126,7 @@ class ElementwiseCounts:
         """Return the elementwise kernel for a micro-batch."""
         moved = self.read.of(batch), self.written.of(batch)
         # A list names every kernel: none stands for several of them.
-        return Elementwise(self.name, *moved, fusible=self.fusible, of_weights=self.of_weights, single=True)
+        return Elementwise(self.name, *moved, fusible=self.fusible, of_weights=self.of_weights)
 
 
 KernelCounts = MatmulCounts | AttentionCounts | ElementwiseCounts

@@ -143,4 +143,4 @@ class _Scan:
 
 
 def _moved(name: str, read: int, written: int) -> Elementwise:
-    return Elementwise(f"mamba {name}", read, written, single=True)
+    return Elementwise(f"mamba {name}", read, written)

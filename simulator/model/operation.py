@@ -25,7 +25,17 @@ _MERGED: Final = {"queries": "qkv", "keys": "qkv", "values": "qkv", "gating": "u
 
 AttentionKernels = Literal["flash", "standard", "eager"]
 # Whose kernels compute the parts of a layer: files of simulator/model/programs with a PARTS.
-ProgramName = Literal["bare", "foak", "torchtitan", "torchtune", "transformers"]
+ProgramName = Literal[
+    "bare",
+    "foak",
+    "internevo",
+    "llm_foundry",
+    "nanotron",
+    "torchtitan",
+    "torchtitan_2024",
+    "torchtune",
+    "transformers",
+]
 # Implementations of the loss: the records of simulator/step/kernels/losses.py.
 LossKernels = Literal[
     "ideal", "separate", "narrow", "vocab_parallel", "sharded", "native", "fused", "in_place", "chunked"
@@ -251,7 +261,7 @@ def _between_casts(
 
     def cast(what: str, elements: int, *, widens: bool) -> Elementwise:
         read, written = (narrow, wide) if widens else (wide, narrow)
-        return Elementwise(f"{name} {what}", read * elements, written * elements, single=True)
+        return Elementwise(f"{name} {what}", read * elements, written * elements)
 
     return (
         (cast("input cast", rows * k, widens=False), *forward, cast("output cast", rows * n, widens=True)),

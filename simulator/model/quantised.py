@@ -118,8 +118,7 @@ def product(
         passes = form.written_out(outputs, forward.k, itemsize)[1]
         decoded = float(outputs * forward.k) if form.table else 0.0
         wide = tuple(
-            Elementwise(f"{forward.name} {name}", read, written, single=True, decoded=decoded)
-            for name, read, written in passes
+            Elementwise(f"{forward.name} {name}", read, written, decoded=decoded) for name, read, written in passes
         )
         return Product((*wide, forward), (*wide, backward))
     eight = [
@@ -137,7 +136,7 @@ def product(
 
 
 def _moved(name: str, read: float, written: float) -> Elementwise:
-    return Elementwise(name, read, written, single=True)
+    return Elementwise(name, read, written)
 
 
 def _in_eight_bits(part: str, product: Matmul, outputs: int, itemsize: int, *, float16: bool) -> tuple[Kernel, ...]:

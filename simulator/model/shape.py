@@ -180,6 +180,8 @@ class Transformer:
     embedding_norm: bool = False  # True if the embedding ends with a norm
     token_types: int = 0  # rows of a table for the segment of a token (BERT)
     position_offset: int = 0  # first rows of the position table that belong to no token
+    # True if Transformers computes an activation without a gate by one kernel, not by the eight of GPT-2's `gelu_new`
+    fused_activation: bool = False
     head_transform: bool = False  # True if the head begins with a square matrix and an activation, before the last norm
     head_bias: bool = False  # True if the head's last matrix has a bias
     patches: Patches | None = None  # patches of images in place of tokens

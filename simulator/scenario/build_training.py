@@ -94,7 +94,7 @@ def to_step(
         optimizer=optimizer(
             spec.optimizer, spec.sharding.strategy, _state_dtype(spec, precision, model.adapters), precision.updated
         ),
-        framework=framework,
+        framework=framework.on_ranks(world_size),
         algorithm=located(spec.algorithm, base) if algorithm is None else algorithm,
         lesson=lesson,
         trained=trained_of(spec.trainable, model),

@@ -72,8 +72,8 @@ training:
   compile: false                # whether a compiler merges kernels
   dropout: false                # or a probability, such as 0.1
   framework: torchtitan         # whose kernels, host, memory: torchtitan maxtext maxtext_rocm transformers foak
-  # torchtune llm_foundry llmq nemo nemo_2025 megatron_core megatron_local megatron_2021 megatron_deepspeed
-  # deepspeed_2021 internevo nanotron bare
+  # torchtune torchtitan_2024 llm_foundry llmq nemo nemo_2025 megatron_core megatron_local megatron_2021
+  # megatron_deepspeed deepspeed_2021 internevo nanotron bare
   allocator: caching            # caching or expandable_segments
   offload: none                 # none optimizer activations; or {what: optimizer, host_rate: 50 GB/s}
   checkpoint_traffic: none      # sharded: a checkpoint leaves during the step, to cluster.storage: 20 GB/s

@@ -183,16 +183,21 @@ def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -
     models/deepseek_v3/infra/parallelize.py and distributed/activation_checkpoint.py). So do the kernels of a scan.
     """
     kept_bytes, again, matmuls, exchanged = entry, list[Operation](), 0, set[str]()
+    separate = any(op.name in ("queries", "gating") for op in operations)
     uncounted = ("mamba scan", *(("router", "up", "down") if any(op.name == "dispatch" for op in operations) else ()))
     for op in operations:
         is_matmul = op.name not in uncounted and any(isinstance(k, Matmul) for k in op.forward)
-        matmuls += is_matmul
+        # Matrices with the same input count as one, as where one matmul computes them.
+        beside = op.name in ("keys", "values") or (separate and op.name == "up")
+        matmuls += is_matmul and not beside
         if any(isinstance(k, Attention) for k in op.forward):
             # Flash attention also saves statistics.
             kept_bytes += sum(saved.nbytes for saved in op.saved if saved.source == op.name)
         # Odd-numbered matmuls are saved, even-numbered matmuls recomputed.
         elif is_matmul and matmuls % 2 == 1:
             kept_bytes += op.output
+            # Every second one of the separate matmuls runs again.
+            again += [op] if beside and op.name != "values" else []
         elif op.name in ("dispatch", "combine") and op.communications:
             # Combine receives the experts' outputs, which it saves.
             kept_bytes += op.output if op.name == "dispatch" else saved_bytes((op,))

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
@@ -20,7 +21,7 @@ from simulator.basics.dtypes import find
 from simulator.basics.errors import one_of
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import FittedValue, Listed, Strict, figures, file_of, values_of
-from simulator.cluster.locate import read_named
+from simulator.cluster.locate import read, read_named
 from simulator.cluster.validation import checked
 from simulator.model.operation import LossKernels, ProgramName
 
@@ -34,6 +35,8 @@ MemoryBuffer = Literal["none", "head", "inputs", "scores"]
 _SAME_CHIP: Final = {"H20": "H100", "H800": "H100", "A800": "A100"}
 # Power of flash attention relative to that of matmuls, both at full clock; see `Framework.attention_time`.
 _ATTENTION_POWER: Final = 0.86
+# Every shipped framework has the slowdowns of chips in this file.
+_SUSTAINED: Final = Path(__file__).resolve().parents[1] / "catalog" / "sustained.yaml"
 # Key for chips that a mapping does not name.
 _OTHER: Final = "other"
 
@@ -53,19 +56,42 @@ class Sustained:
     peak_flops: Factor  # the board's dense bfloat16 peak [FLOP/s]
     # Factor on the duration of matmuls in eight bits, where it was measured; None: derived from `time`
     eight_bit: Factor | None = None
+    # `time` of a single GPU that waits for no other; None: the same as `time`
+    of_one_gpu: Factor | None = None
+    # Numbers with which the median error of a source's steps is 0, by source; `time` is their median
+    by_source: Mapping[str, Factor] | None = None
+
+    @property
+    def of_one(self) -> Sustained:
+        """The slowdown of a single GPU; eight bits lose in the same proportion."""
+        if self.of_one_gpu is None:
+            return self
+        narrow = self.eight_bit and max(1.0, self.eight_bit * self.of_one_gpu / self.time)
+        return replace(self, time=self.of_one_gpu, eight_bit=narrow)
+
+    def without(self, source: str) -> Sustained:
+        """Return the slowdown that the steps of the other sources ask for; unchanged if none was fitted to them.
+
+        >>> Sustained(1.2, 700.0, 989.4e12, by_source={"a": 1.125, "b": 1.2, "c": 1.375}).without("b").time
+        1.25
+        """
+        others = [time for name, time in (self.by_source or {}).items() if name != source]
+        return replace(self, time=median(others)) if others else self
 
     def slowdown_by_power(self, gpu: Gpu) -> float:
-        """Return the factor on `time` for a GPU's board in place of the measured board: r if r > 1, else r^(1/3).
+        """Return the factor on `time` for a GPU's board in place of the measured board: r^(1/2) if r > 1, else
+        r^(1/3).
 
         r is the measured board's power limit per FLOP/s of its 16-bit peak, divided by that of the GPU's board [W per
-        FLOP/s]. Dynamic power is proportional to f V^2 (frequency f, voltage V). With less power, V is taken to be at
-        its floor, and f falls in proportion. With more power, V rises in proportion to f, and f by the cube root.
+        FLOP/s]. Dynamic power is proportional to f V^2 (frequency f, voltage V). With more power, V rises in proportion
+        to f, and f by the cube root. With less power, V nears its floor and falls less than f: power is taken to be
+        proportional to f^2, which lies between f^3 and, at the floor, f.
         """
         power = float(gpu.facts.get("power", self.power))
         # Volta and Turing have no bfloat16.
         peak = gpu.peak_flops.get("bfloat16", gpu.peak_flops.get("float16", self.peak_flops))
         missing = (self.power / self.peak_flops) / (power / peak)
-        return missing if missing > 1 else missing ** (1 / 3)
+        return float(missing ** (1 / 2 if missing > 1 else 1 / 3))
 
     def narrow_time(self, bits: int) -> float | None:
         """Return the factor on the duration of matmuls in 8 or 4 bits, if it was measured in 8.
@@ -90,7 +116,6 @@ class KernelConstants:
     """Which kernels a framework launches, and how long they take relative to bare kernels."""
 
     attention_masked: Share = 0.0  # share of masked scores that attention computes anyway, 0 to 1
-    elementwise: Factor = 1.0  # duration of elementwise kernels relative to their ideal HBM traffic
     compiled: Amount = 0.0  # duration of merged kernels relative to the HBM traffic of separate kernels
     # Duration of matmuls in eight bits with a scale for each row, relative to a scale for each tensor
     row_scaled: Factor = 1.0
@@ -230,6 +255,12 @@ class Framework:
             values |= {name: replace(record, **inner)} if inner else {}
         return replace(self, **values)
 
+    def on_ranks(self, count: int) -> Framework:
+        """Return the framework with the chips' slowdown on `count` GPUs: a single one waits for no slower one."""
+        if count > 1:
+            return self
+        return replace(self, sustained={chip: load.of_one for chip, load in self.sustained.items()})
+
     def chip(self, gpu: Gpu) -> str | None:
         """Return the first key in `sustained`, such as "H100", found in the GPU's name or in the name of a GPU with the
         same chip; None without such a key.
@@ -246,13 +277,13 @@ class Framework:
         return int(sum(sizes.get(_first_of(sizes, gpu) or _OTHER, 0.0) for sizes in libraries))
 
     def fitted_to(self, gpu: Gpu | None = None) -> dict[str, list[str]]:
-        """Return lists of constant names, keyed by the framework whose measured runs the constants were fitted to; ""
-        for no runs.
+        """Return lists of constant names, keyed by the frameworks or sources whose measured runs the constants were
+        fitted to; "" for no runs.
 
         Among the slowdowns under sustained load, only the GPU's own chip is included.
 
         >>> load_framework("nemo").fitted_to()
-        {'': ['attention_masked', 'issue'], 'megatron_2021': ['elementwise'], 'torchtitan': ['compiled']}
+        {'': ['attention_masked', 'issue'], 'torchtitan': ['compiled']}
         """
         constants: dict[str, list[str]] = {}
         gpu_chip = None if gpu is None else self.chip(gpu)
@@ -268,8 +299,8 @@ class Framework:
 
         Notes
         -----
-        An unknown chip takes the median of the known chips. A board with less power per FLOP/s of its peak loses in
-        proportion, and a board with more power gains by the cube root, until it loses nothing
+        An unknown chip takes the median of the known chips. A board with less power per FLOP/s of its peak loses by the
+        square root, and a board with more power gains by the cube root, until it loses nothing
         (`Sustained.slowdown_by_power`).
 
         The factor was fitted to bfloat16. Data sheets promise twice the FLOP/s in eight bits at the same power, so a
@@ -304,20 +335,20 @@ class Framework:
         -----
         Attention loses as matmuls do, once it needs more power than the board has. On an H200 (700 W), flash attention
         of 8,192 to 131,072 tokens draws 675 to 690 W at 1.94 to 1.98 GHz (catalog/measured/kernels.csv, read with
-        nvidia-smi), 0.86 of the 799 W that matmuls would need there (700 W x 1.141). On a B200, whose matmuls take 1.47
-        times as long under load, kernels of attention take 1.33 times (catalog/measured/loaded.csv), and 0.86 x 1.47 is
-        1.26. A step has a single clock: beside matmuls, attention is slowed more than alone.
+        nvidia-smi), 0.81 of the 847 W that matmuls in a loop would need there (700 W x 1.21). On a B200, whose matmuls
+        in a loop take 1.47 times as long, kernels of attention take 1.33 times (catalog/measured/loaded.csv), 0.90 of
+        it; 0.86 lies between. A step has a single clock: beside matmuls, attention is slowed more than alone.
 
         Examples
         --------
-        On an H100 of 500 W, attention would need 0.86 x 1.141 x 700 = 687 W:
+        An H100 of 500 W has 1.4 times less power, so that attention takes 0.86 x 1.2 x 1.4^(1/2) times as long:
 
         >>> from simulator.cluster.gpu_file import load_gpu
-        >>> framework = Framework(sustained={"H100": Sustained(1.141, 700.0, 989.4e12)})
+        >>> framework = Framework(sustained={"H100": Sustained(1.2, 700.0, 989.4e12)})
         >>> gpu = load_gpu("h100_sxm")
         >>> weak = replace(gpu, facts={**gpu.facts, "power": 500.0})
         >>> round(framework.attention_time(gpu), 3), round(framework.attention_time(weak), 3)
-        (1.0, 1.374)
+        (1.032, 1.221)
         """
         chip = self.chip(gpu)
         if chip is None:
@@ -399,8 +430,8 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
 
     Examples
     --------
-    >>> load_framework({"kernels": {"elementwise": 2.0}}).kernels.elementwise
-    2.0
+    >>> load_framework({"kernels": {"row_scaled": 1.2}}).kernels.row_scaled
+    1.2
     >>> load_framework({"based_on": "nanotron", "kernel_time": 1.1}).host == load_framework("nanotron").host
     True
     """
@@ -408,7 +439,7 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
         return BARE
     name, document = read_named("framework", framework, base)
     file = checked(_FrameworkFile, document)
-    return _framework(name, _based(file, document))
+    return _framework(name, _based(file, document, shipped=framework in registry.names("framework")))
 
 
 def changed_file(framework: str | Mapping[str, Any], base: Path | None, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -425,20 +456,24 @@ def changed_file(framework: str | Mapping[str, Any], base: Path | None, changes:
     return {"product": name, **_merged(document.data, changes)}
 
 
-def _based(file: _Origin, document: Document) -> _Origin:
-    """Return a checked framework file with the constants of the framework in `based_on`, where it has none itself."""
-    if file.based_on in ("", BARE.name):
+def _based(file: _Origin, document: Document, *, shipped: bool) -> _Origin:
+    """Return a checked framework file with the constants of the framework in `based_on`, where it has none itself; a
+    shipped one also has the chips' slowdowns.
+    """
+    if file.based_on in ("", BARE.name) and not shipped:
         return file
-    if file.based_on not in registry.names("framework"):
+    if not shipped and file.based_on not in registry.names("framework"):
         choices = one_of((BARE.name, *registry.names("framework")), file.based_on, registry.listed_by("framework"))
         document.refuse([document.fault(("based_on",), f"got {file.based_on!r}; {choices}")])
     return _FrameworkFile.model_validate(_with_base(document.data))
 
 
 def _with_base(keys: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a framework file's keys, and those that it lacks from `based_on`, which may itself have a base."""
+    """Return a framework file's keys, and those that it lacks from `based_on`, which may itself have a base; at last
+    from the file of the chips' slowdowns.
+    """
     if keys.get("based_on", "") in ("", BARE.name):
-        return keys
+        return _merged(read(_SUSTAINED).data, keys)
     base = read_named("framework", keys["based_on"])[1]
     checked(_FrameworkFile, base)
     return _merged(_with_base(base.data), keys)

@@ -21,7 +21,7 @@ from simulator.step.spec import TrainingStep
 from simulator.step.units import batch_of, of_framework, timer_of_ends
 
 ModelPart = Literal["layer", "embedding", "head"]
-Bound = Literal["arithmetic", "HBM", "launch", "merged"]
+Bound = Literal["arithmetic", "SMs", "HBM", "launch", "merged"]
 # Blocks of a hybrid's layers.
 _BLOCKS: Final = {"M": "Mamba-2", "*": "attention", "-": "dense", "E": "expert"}
 
@@ -39,8 +39,8 @@ class KernelRow:
     kernel: Kernel
     seconds: float  # duration of a single kernel [s]
     nbytes: float  # least bytes read and written; of a merged kernel the share that is left after merging [B]
-    # The largest of: the time lost with half of the SMs, the time lost with half of the HBM bandwidth, and the launch
-    # overhead. "merged": a compiler has fused the kernel into a neighbour, and the framework has no constant for the
+    # The largest of: the time lost with half of the SMs ("arithmetic", or "SMs" for a kernel that handles elements one
+    # by one), the time lost with half of the HBM bandwidth, and the launch overhead. "merged": a compiler has fused the kernel into a neighbour, and the framework has no constant for the
     # bytes that are left.
     bound: Bound
 
@@ -124,7 +124,7 @@ def _bound(timer: KernelTimer, kernel: Kernel, seconds: float) -> Bound:
         return "merged"
     # Halving a resource shows its importance, also for kernels between two roofs.
     lost: dict[Bound, float] = {
-        "arithmetic": timer.seconds(kernel, sms_taken=timer.gpu.sms // 2) - seconds,
+        "arithmetic" if kernel.flops else "SMs": timer.seconds(kernel, sms_taken=timer.gpu.sms // 2) - seconds,
         "HBM": timer.seconds(kernel, hbm_left=0.5) - seconds,
         "launch": timer.launch,
     }

@@ -156,8 +156,7 @@ class KernelTimer:
             # traffic.
             if self.step.keys.compile and kernel.fusible:
                 return framework.kernels.compiled / share * self._bare(replace(kernel, fusible=False), contention)
-            slower = 1.0 if kernel.single or self.step.program != "bare" else framework.kernels.elementwise
-            return slower / share * self._bare(kernel, contention)
+            return self._bare(kernel, contention) / share
         if isinstance(kernel, Attention):
             seconds = self._bare(kernel, contention)
             # Some frameworks' kernels compute part of the masked scores.

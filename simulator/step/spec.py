@@ -80,11 +80,10 @@ class TrainingStep:
 
     @property
     def program(self) -> ProgramName:
-        """The program that says which kernels the layers launch: the framework's for models with RMSNorm, unless a
-        compiler merges its kernels; else bare kernels.
+        """The program that says which kernels the layers launch: the framework's for models with RMSNorm and, of
+        llm-foundry, with LayerNorm, unless a compiler merges its kernels; else bare kernels.
         """
-        described = isinstance(self.model, Transformer) and self.model.norm == "rmsnorm"
-        return self.framework.program if described and not self.keys.compile else "bare"
+        return "bare" if self.keys.compile or self.is_list_of_layers else self.framework.program
 
     @property
     def transformer(self) -> Transformer:

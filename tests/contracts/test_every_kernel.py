@@ -40,7 +40,7 @@ WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
     Attention: {"name", "causal", "backward", "kv_heads", "summed", "opens", "closes", "window", "chunked", "capped"},
     # Decoded elements, and elements one by one, limit a kernel beside its bytes, which follow from them
     # (tests/theory/test_quantised_base.py, tests/test_recordings.py).
-    Elementwise: {"name", "fusible", "of_weights", "single", "decoded", "scattered"},
+    Elementwise: {"name", "fusible", "of_weights", "decoded", "scattered"},
 }
 GPUS: Final = [load_gpu(name) for name in registry.names("gpu")]
 # Every generation of attention, on a GPU that has it.

@@ -8,11 +8,10 @@ from typing import Final, get_args
 import pytest
 
 from simulator.basics.registry import names
-from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.load import load_model
 from simulator.model.operation import Batch, LossKernels, saved_bytes
-from simulator.step.framework import BARE, load_framework
+from simulator.step.framework import load_framework
 from simulator.step.kernels.losses import (
     LOSSES,
     backward_bytes,
@@ -22,7 +21,6 @@ from simulator.step.kernels.losses import (
 )
 from simulator.step.precision import Precision
 from simulator.step.spec import TrainingStep, bare_step
-from simulator.step.units import units
 
 LLAMA: Final = load_model("llama3_8b", 1024)
 TOKENS, WIDTH, WORDS = 1024, 4096, 128256
@@ -77,19 +75,6 @@ def test_arrays_beside_the_saved_one(loss: LossKernels) -> None:
     assert saved_bytes(loss_operations(step(loss), BATCH)[2:]) == saved + 8 * TOKENS
     # The gradient of the logits alone outlives the loss.
     assert freed_early(step(loss), BATCH) == saved + backward - N
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_no_framework_slows_listed_kernels_down(loss: LossKernels) -> None:
-    """The norm of the head alone takes a framework's factor."""
-    gpu = load_gpu("h100_sxm")
-    times = {
-        slower: units(replace(step(loss), framework=BARE.with_constants(elementwise=slower)), gpu)[-1].forward.alone
-        for slower in (1.0, 3.0)
-    }
-    assert 0 < times[3.0] - times[1.0] < 3e-5
-    kernels = [kernel for op in loss_operations(step(loss), BATCH) for kernel in (*op.forward, *op.backward)]
-    assert all(kernel.single for kernel in kernels if isinstance(kernel, Elementwise) and "norm" not in kernel.name)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -220,7 +220,8 @@ def measured_step(
     asked = bare_step(
         model, seq_len, sequences, activation_checkpointing=checkpointing,
         precision=Precision(grads=own, reduce="float32", master=None).resolved(),
-        framework=load_framework("transformers"), sharding=Sharding(strategy="zero3" if gpus > 1 else "ddp"),
+        framework=load_framework("transformers").on_ranks(gpus),
+        sharding=Sharding(strategy="zero3" if gpus > 1 else "ddp"),
         optimizer=replace(OPTIMIZERS.find("adam"), state_dtype=states, **facts),
     )  # fmt: skip
     planned = plan_step(cluster, asked)

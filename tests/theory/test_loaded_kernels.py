@@ -1,4 +1,7 @@
-"""Kernels of one B200 in a training framework under load, against micro-benchmarks times the chip's sustained load."""
+"""Kernels of one B200 in a training framework under load, against micro-benchmarks times the load of one chip.
+
+Steps of several B200 ask for more (catalog/sustained.yaml: 1.65), as those of several H100 do (1.31, one H200 1.19).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from simulator.step.kernels.kernel_time import duration
 # Shorter times contain the host's gaps [s].
 SHORTEST = 300e-6
 B200 = load_gpu("b200")
-NEMO = load_framework("nemo")
+LOADED = load_framework("nemo").on_ranks(1)
 
 
 def kernel(row: Mapping[str, str]) -> Kernel:
@@ -41,16 +44,16 @@ def slowdown(wanted: Callable[[Mapping[str, str]], bool]) -> float:
 def test_matmuls_slow_down_as_the_chip_s_constant_says() -> None:
     # Weight gradients contain the sum with earlier gradients.
     found = slowdown(lambda row: row["kernel"] == "matmul" and row["pass"] != "weight gradient")
-    assert NEMO.matmul_time(B200) == pytest.approx(found, rel=0.005)
+    assert LOADED.matmul_time(B200) == pytest.approx(found, rel=0.005)
 
 
 def test_grouped_matmuls_slow_down_as_much() -> None:
     found = slowdown(lambda row: row["kernel"] == "grouped" and row["pass"] != "weight gradient")
-    assert NEMO.matmul_time(B200) == pytest.approx(found, rel=0.05)
+    assert LOADED.matmul_time(B200) == pytest.approx(found, rel=0.05)
 
 
 def test_attention_slows_down_by_its_share_of_a_matmul_s_power() -> None:
     # 0.86 of a matmul's power (see Framework.attention_time), found on an H200: nothing is fitted to these kernels.
     found = slowdown(lambda row: row["kernel"] == "attention")
-    assert NEMO.attention_time(B200) == pytest.approx(0.86 * NEMO.matmul_time(B200))
-    assert NEMO.attention_time(B200) == pytest.approx(found, rel=0.06)
+    assert LOADED.attention_time(B200) == pytest.approx(0.86 * LOADED.matmul_time(B200))
+    assert LOADED.attention_time(B200) == pytest.approx(found, rel=0.06)

@@ -30,9 +30,9 @@ def everything() -> tuple[PlayedRow, ...]:
 
 
 @pytest.mark.parametrize("line", FEW)
-def test_a_row_of_each_kind_is_within_eleven_per_cent_and_fits(line: int) -> None:
+def test_a_row_of_each_kind_is_within_twelve_per_cent_and_fits(line: int) -> None:
     found = next(outcome for outcome in few() if outcome.row.line == line)
-    assert abs(found.error) <= 0.11
+    assert abs(found.error) <= 0.12
     assert found.fits
 
 

@@ -63,14 +63,16 @@ def test_it_is_what_playing_shows(sharding: object, checkpointing: str, accumula
 
 
 def test_a_step_on_few_ranks_has_the_memory_of_its_simulation() -> None:
-    """The estimate of a rank alone reserves a segment less here, because ends of collectives are not exact in it."""
+    """The estimate of a rank alone reserves no more, but may reserve a segment less, because ends of collectives are
+    not exact in it.
+    """
     loaded, clusters = load_scenario(scenario(8, "gpt2", sharding="ddp", seq_len=256)), Clusters()
     played = simulate(loaded, clusters=clusters).report
     assert loaded.training is not None
     step = to_step(loaded.training, 8, loaded.base)
     told = checked_need(clusters.of(loaded), step)
     assert (told.nbytes, told.reserved) == (played.peak_memory_bytes, played.peak_reserved_bytes)
-    assert estimate_memory(clusters.of(loaded), step).reserved < told.reserved
+    assert estimate_memory(clusters.of(loaded), step).reserved <= told.reserved
 
 
 SHARDINGS: list[dict[str, object]] = [
@@ -281,12 +283,12 @@ def test_two_changes_are_combined_where_one_is_not_enough() -> None:
     error = refusal(UNFIT["two keys"])
     least = re.search(r"the whole step needs at least ([0-9.]+) GiB; changes that make the step fit: ", str(error))
     assert least is not None
-    # 311 GB of tensors, rounded to three digits, context and buffers; the message rounds GiB to three digits too.
+    # 341 GB of tensors, rounded to three digits, context and buffers; the message rounds GiB to three digits too.
     beside = (534 + 832) * 2**20
     assert error.beside == beside
-    assert float(least[1]) * 2**30 == pytest.approx(311e9 + beside, rel=0.5 / 289 + 0.5 / 311)
-    # 70.6 GiB are reserved, of which 70.4 GiB (75.6 GB) are allocated.
-    assert ({"activation_checkpointing": "full", "sharding": "zero3"}, 71.9) in advised(error)
+    assert float(least[1]) * 2**30 == pytest.approx(341e9 + beside, rel=0.5 / 319 + 0.5 / 341)
+    # Context and buffers included.
+    assert ({"activation_checkpointing": "full", "sharding": "zero3"}, 75.6) in advised(error)
 
 
 def test_three_changes_are_combined_where_two_are_not_enough() -> None:
@@ -303,9 +305,9 @@ def test_three_changes_are_combined_where_two_are_not_enough() -> None:
 
 def test_long_sequences_are_cut_over_ranks_with_the_same_global_batch() -> None:
     kinds = [keys for keys, _ in advised(refusal(UNFIT["one long sequence"]))]
-    # 8 sequences a step before, on eight data-parallel ranks; now a single copy computes 8 micro-batches.
-    assert {"parallelism": {"cp": 8}, "gradient_accumulation_steps": 8} in kinds
-    assert {"parallelism": {"tp": 8}, "gradient_accumulation_steps": 8} in kinds
+    # 8 sequences a step before, on eight data-parallel ranks; now two copies compute 4 micro-batches each.
+    assert {"parallelism": {"cp": 4}, "gradient_accumulation_steps": 4} in kinds
+    assert {"parallelism": {"tp": 4}, "gradient_accumulation_steps": 4} in kinds
 
 
 @pytest.mark.parametrize(

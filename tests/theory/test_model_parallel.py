@@ -366,7 +366,11 @@ def test_each_further_step_of_a_ring_merges_its_results_in_float32() -> None:
     assert own.merging() == ()
     outputs, rows, keys = 8 * 64 * 16, 4 * 8 * 64, 32 * 2 * 16
     assert moved(first) == {"widening": [(2 * outputs, 4 * outputs)]}
-    merging = {"sum": [(6 * outputs, 4 * outputs)], "log-sum-exps": [(2 * rows, rows)]}
+    merging = {
+        "step widening": [(2 * outputs, 4 * outputs)],
+        "sum": [(8 * outputs, 4 * outputs)],
+        "log-sum-exps": [(2 * rows, rows)],
+    }
     assert moved(second) == merging
     assert moved(third) == merging | {"narrowing": [(4 * outputs, 2 * outputs)]}
     first, second, third = (replace(kernel, backward=True) for kernel in (first, second, third))
@@ -386,7 +390,6 @@ def test_transformer_engine_merges_a_ring_in_two_bytes() -> None:
     assert moved(last, half=True) == {"sum": [(4 * outputs, 2 * outputs)], "log-sum-exps": [(2 * rows, rows)]}
     back = moved(replace(last, backward=True), half=True)
     assert back == {"sum": [(4 * (outputs + 2 * keys), 2 * (outputs + 2 * keys))]}
-    assert all(kernel.single for kernel in last.merging(half=True))
     assert load_framework("megatron_core").kernels.half_rings
     assert not load_framework("torchtitan").kernels.half_rings
 
@@ -407,7 +410,7 @@ def test_a_contiguous_ring_and_one_without_a_mask_merge_every_query_and_gathered
         (Context(ring=2), replace(own, causal=False)),
     ):
         _, last = attention_kernels(kernel, context)
-        assert moved(last)["sum"] == [(6 * outputs, 4 * outputs)]
+        assert moved(last)["sum"] == [(8 * outputs, 4 * outputs)]
     # The first rank of a contiguous ring casts its results twice, and merges nothing.
     (alone,) = attention_kernels(own, Context(ring=2, balanced=False, place=0))
     assert set(moved(alone)) == {"widening", "narrowing"}
@@ -423,10 +426,11 @@ def test_attention_on_a_ring_takes_what_was_measured(
 ) -> None:
     """zhuzilin/ring-flash-attention 899628238f, README.md, lines 80 to 98: forward passes per second on 8 H800 and on 8
     A100, 8,192 tokens a GPU, 32 heads, 8 key heads, batch API. The last rank of a contiguous ring decides. Sums are in
-    float32; of the factors of elementwise kernels NeMo's is that of kernels which a compiler has partly merged.
+    float32, by kernels that TorchScript has merged.
     """
     own = Attention("attention", 1, 32, 8, 8192, 128, causal=True, backward=False)
-    framework = load_framework("nemo").with_constants(half_rings=False)
+    # The kernels ran by themselves, not beside matmuls.
+    framework = load_framework("nemo").with_constants(half_rings=False, sustained={})
     step = bare_step(load_model("llama3_8b", 8192), 8192, 1, framework=framework)
     timer = KernelTimer(load_gpu(gpu), step)
     assert timer.cost([own]).alone == pytest.approx(1 / alone, rel=0.03)

@@ -209,7 +209,7 @@ def test_an_nf4_matrix_is_decoded_by_sms_where_hbm_is_fast() -> None:
     RTX 4090, whose HBM is half as fast, bytes take longer than 128 SMs of 2.52 GHz.
     """
     n = 8192 * 8192
-    kernel = Elementwise("dequantisation", n / 2, 2 * n, single=True, decoded=n)
+    kernel = Elementwise("dequantisation", n / 2, 2 * n, decoded=n)
     a100, rtx_4090 = load_gpu("a100_sxm_80gb"), load_gpu("rtx_4090")
     assert duration(kernel, a100, "bfloat16") - 2.94e-6 == pytest.approx(n / (2.2 * 108 * 1.41e9))
     assert duration(kernel, rtx_4090, "bfloat16") == duration(replace(kernel, decoded=0), rtx_4090, "bfloat16")

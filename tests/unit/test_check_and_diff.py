@@ -140,7 +140,7 @@ def test_check_warns_of_a_step_that_exceeds_the_memory_of_its_gpu(cli: Command, 
 
 
 def test_check_warns_of_a_step_that_may_exceed_the_memory_of_its_gpu(cli: Command, tmp_path: Path) -> None:
-    """ZeRO-2 of DeepSeek-V3 holds at least 69.9 GiB, reserves 80.9 GiB in a run, and needs 3 GiB beside them."""
+    """ZeRO-2 of DeepSeek-V3 holds at least 70 GiB, reserves 82.3 GiB in a run, and needs 3 GiB beside them."""
     parallelism = "parallelism: {pp: 4, ep: 64, experts: {dispatch: deduplicated}}"
     training = (
         "training: {model: deepseek_v3, seq_len: 4096, global_batch: 512seq, mtp_layers: 1, "
@@ -149,11 +149,11 @@ def test_check_warns_of_a_step_that_may_exceed_the_memory_of_its_gpu(cli: Comman
     text = f"name: close\ncluster: {{topology: dgx_h100, world_size: 256}}\n{training}\n"
     (tmp_path / "close.yaml").write_text(text, encoding="utf-8")
     assert cli("check", "close.yaml").err == (
-        "warning: close.yaml: GPU memory: the step may not fit: a rank needs at least 72.9 GiB and may reserve up to "
-        "85 GiB, and has 79.6 GiB; `simulator run` finds the exact need\n"
+        "warning: close.yaml: GPU memory: the step may not fit: a rank needs at least 73 GiB and may reserve up to "
+        "86.4 GiB, and has 79.6 GiB; `simulator run` finds the exact need\n"
     )
     several = cli("check", "close.yaml", "--set", "training.sharding=zero2,zero3").err
-    assert "1 of 2 points may not fit: in the first (training.sharding=zero2), a rank needs at least 72.9" in several
+    assert "1 of 2 points may not fit: in the first (training.sharding=zero2), a rank needs at least 73" in several
 
 
 def test_a_run_does_not_differ_from_itself(cli: Command) -> None:

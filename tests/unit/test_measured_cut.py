@@ -57,13 +57,13 @@ def test_the_validated_range_has_the_measured_schedules() -> None:
 
 
 def test_unseen_rows_keep_their_order_and_differ_where_a_constant_was_fitted_to_them() -> None:
-    """GeForce cards' load was fitted to llmq's rows: unseen, they take other chips' and are slower."""
+    """GeForce cards' and one H100's load were fitted to llmq's rows: unseen, they take other chips' and are slower."""
     rows = measured_cut("llmq")[::5]
     played = play_rows(rows, KNOWN, jobs=1)
     unseen = play_unseen(played, KNOWN, jobs=1)
     assert [outcome.row for outcome in unseen] == list(rows)
     for own, other in zip(played, unseen, strict=True):
-        assert (other.step_time > own.step_time) == (own.row.gpu == "rtx_4090")
+        assert other.step_time > own.step_time
 
 
 def test_steps_of_llmq_are_within_a_tenth_without_a_number_of_its_own_for_kernels() -> None:

@@ -84,16 +84,16 @@ def test_simulated_settings_outside_the_list_are_counted_by_reason() -> None:
 @pytest.mark.one_of(2)
 def test_places_called_certain_are_the_places_of_the_complete_search(jobs: int) -> None:
     asked = question()
-    *partial, ended = search(asked.base, asked.sequences, asked.choices(), best=10, backend=jobs)
+    *partial, ended = search(asked.base, asked.sequences, asked.choices(), best=20, backend=jobs)
     for found in partial:
         assert [one.setting for one in found.best[: found.certain]] == [
             one.setting for one in ended.best[: found.certain]
         ]
         # A setting that is left has a bound up to the slowest of the best settings, or up to infinity without them.
         assert found.left <= found.pending
-    # Bounds rise, hence a certain place stays certain. The first places are certain before the tenth is found.
+    # Bounds rise, hence a certain place stays certain. The first places are certain before the twentieth is found.
     assert [found.certain for found in partial] == sorted(found.certain for found in partial)
-    assert any(found.certain and len(found.best) < 10 for found in partial)
+    assert any(found.certain and len(found.best) < 20 for found in partial)
     assert (ended.certain, ended.left) == (len(ended.best), 0)
 
 

@@ -75,7 +75,7 @@ def test_every_framework_gives_a_source_for_each_of_its_figures(name: str) -> No
 
 def test_a_framework_of_a_path_has_the_name_of_its_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text("kernels: {elementwise: 2.0}\n")
+    mine.write_text("kernels: {row_scaled: 2.0}\n")
     assert load_framework(mine) == load_framework(str(mine))
     assert load_framework(mine).name == "mine"
 
@@ -84,10 +84,10 @@ def test_a_framework_of_a_path_has_the_name_of_its_file(tmp_path: Path) -> None:
     ("keys", "told"),
     [
         ({"kernels": {"attention_masked": 1.5}}, "got 1.5; must be at most 1"),
-        ({"kernels": {"elementwise": 0.0}}, "more than 0"),
+        ({"kernels": {"row_scaled": 0.0}}, "more than 0"),
         ({"sharding": {"parameter_bytes": -1.0}}, "at least 0"),
-        ({"kernels": {"elementwize": 1.0}}, "did you mean 'elementwise'"),
-        ({"elementwise": 1.0}, "elementwise: unknown key; write it under kernels$"),
+        ({"kernels": {"row_scaledd": 1.0}}, "did you mean 'row_scaled'"),
+        ({"row_scaled": 1.0}, "row_scaled: unknown key; write it under kernels$"),
         ({"workspaces": {"other": 1e6}}, "workspaces: unknown key; write it under memory$"),
         ({"host": {"router": {"forward": 24}}}, r"host\.router: unknown key; write it under host\.parts$"),
         ({"host": {"isue": 1e-6}}, "did you mean 'issue'"),
@@ -104,7 +104,8 @@ def test_sustained_load_follows_the_watts_of_a_board_and_takes_the_middle_where_
     framework = Framework(sustained=known)
     assert framework.matmul_time(H100) == pytest.approx(1.2)
     weaker = replace(H100, facts={**H100.facts, "power": 500.0})
-    assert framework.matmul_time(weaker) == pytest.approx(1.2 * 700 / 500)
+    # Voltage falls less than the frequency: power is proportional to the frequency's square.
+    assert framework.matmul_time(weaker) == pytest.approx(1.2 * (700 / 500) ** (1 / 2))
     stronger = replace(H100, facts={**H100.facts, "power": 770.0})
     # Frequency and voltage rise together: power is proportional to the frequency's cube.
     assert framework.matmul_time(stronger) == pytest.approx(1.2 / (770 / 700) ** (1 / 3))
@@ -122,7 +123,7 @@ def test_gpus_with_the_chip_of_another_have_its_loss_by_their_own_watts() -> Non
     # 500 W for 148 TFLOP/s, and 900 W or 550 W for an H100's peak.
     assert framework.matmul_time(load_gpu("h20")) == 1.0
     assert framework.matmul_time(load_gpu("gh200_144gb")) == pytest.approx(1.2 * (700 / 900) ** (1 / 3))
-    assert framework.matmul_time(load_gpu("gh200_96gb")) == pytest.approx(1.2 * 700 / 550)
+    assert framework.matmul_time(load_gpu("gh200_96gb")) == pytest.approx(1.2 * (700 / 550) ** (1 / 2))
     # Turing has no bfloat16: 250 W for 53.8 TFLOP/s in float16.
     geforce = Framework(sustained={"GeForce": Sustained(1.0, 450.0, 165.2e12)})
     assert geforce.matmul_time(load_gpu("rtx_2080_ti")) == 1.0
@@ -199,7 +200,7 @@ def _times(how: str) -> dict[tuple[str, str, str], float]:
     ("framework", "kernel", "factor"),
     [
         (Framework(sustained={"H100": Sustained(1.5, 700.0, 989.4e12)}), Matmul("", 4096, 4096, 4096), 1.5),
-        (BARE.with_constants(elementwise=3.0), Elementwise("", 1e9, 1e9), 3.0),
+        (BARE.with_constants(kernel_time=3.0), Elementwise("", 1e9, 1e9), 3.0),
     ],
 )
 def test_a_constant_multiplies_the_time_of_its_kind_of_kernel_alone(
@@ -219,7 +220,7 @@ def test_attention_lies_between_the_causal_half_and_the_full_square() -> None:
 
 def test_kernels_that_a_compiler_merges_cost_their_share_of_the_traffic() -> None:
     kernel = Elementwise("", 1e9, 1e9, fusible=True)
-    timer = KernelTimer(H100, step(BARE.with_constants(elementwise=3.0, compiled=0.5), compile=True))
+    timer = KernelTimer(H100, step(BARE.with_constants(compiled=0.5), compile=True))
     assert timer.cost([kernel]).alone == pytest.approx(0.5 * duration(kernel, H100, "bfloat16"))
 
 
@@ -420,18 +421,32 @@ def test_a_new_constant_fitted_to_steps_does_not_come_silently() -> None:
                 owners.setdefault(key, set()).add(owner)
     assert owners == {
         "kernels.attention_masked": {"llm_foundry"},
-        "kernels.elementwise": {"internevo", "llm_foundry", "megatron_2021", "nanotron"},
         "kernels.compiled": {"torchtitan"},
         "kernels.row_scaled": {"torchtitan"},
         "host.issue": {"megatron_2021", "nanotron"},
         "host.issue_in_pipeline": {"nanotron"},
         "sharding.per_owner": {"internevo"},
         "sharding.parameter_bytes": {"llm_foundry"},
-        "sustained.H100": {"dgxc", "llm_foundry"},
-        "sustained.H200": {"llm_foundry"},
-        "sustained.A100": {"llm_foundry", "torchtitan"},
+        "sustained.H100": {"dgxc, llm_foundry, llmq, mlperf, nanotron"},
+        "sustained.A100": {"torchtitan, internevo, llm_foundry, megatron_2021"},
+        "sustained.B200": {"simumax, mlperf"},
         "sustained.GeForce": {"llmq"},
     }
+
+
+def test_a_chips_load_is_the_median_of_what_the_sources_of_steps_ask_for() -> None:
+    for chip, load in load_framework("nemo").sustained.items():
+        if load.by_source:
+            assert load.time == pytest.approx(median(load.by_source.values()), abs=0.005), chip
+
+
+def test_a_single_gpu_waits_for_no_slower_one() -> None:
+    load = Sustained(1.3, 700.0, 989.4e12, 1.3, of_one_gpu=1.17)
+    framework = Framework(sustained={"H100": load, "A100": Sustained(1.25, 400.0, 312e12)})
+    assert framework.on_ranks(8) is framework
+    one = framework.on_ranks(1)
+    assert one.matmul_time(H100) == one.matmul_time(H100, "float8_e4m3fn") == pytest.approx(1.17)
+    assert one.sustained["A100"] == framework.sustained["A100"]
 
 
 def test_a_table_is_written_for_a_terminal_and_for_a_page() -> None:

@@ -22,7 +22,7 @@ from simulator.calibration.training_runs.rows import MeasuredRow
 from simulator.calibration.training_runs.summary import apart, errors
 from simulator.report.numbers.prediction_intervals import Residual
 from simulator.step.framework import Framework
-from tools.validation.cross_validation import UNSEEN, Unseen, source_of
+from tools.validation.cross_validation import source_of, without
 
 # Fewer runs than this leave too few to predict.
 _LEAST: Final = 8
@@ -47,12 +47,10 @@ def play_calibrated(
             continue
         ordered = sorted(places, key=lambda place: (rows[place].gpus, rows[place].step_time))
         three = [ordered[len(ordered) * sixths // 6] for sixths in (1, 3, 5)]
-        unseen = UNSEEN.get(source, Unseen())
-        prior = unseen.framework(known, known[name])
-        own = calibrated([rows[place] for place in three], prior, jobs, changes=unseen.changes)
+        own = calibrated([rows[place] for place in three], without(source, known[name], known), jobs)
         rest = [place for place in places if place not in three]
         others = [rows[place] for place in rest]
-        played = play_on(others, {name: own.framework}, jobs, path=kept, changes=unseen.changes)
+        played = play_on(others, {name: own.framework}, jobs, path=kept)
         found |= dict(zip(rest, played, strict=True))
     return found
 

@@ -65,14 +65,12 @@ WHY: Final = """## Known reasons for errors
   passes of HBM for each byte that arrives, as beside NCCL; Transformer Engine's own buffers may need fewer.
 - torchtitan_cut: 131,072 tokens on four context-parallel ranks took a quarter longer than simulated; 65,536 tokens on
   two took 5 % less.
-- simumax: nothing is fitted to these rows. Matmuls under load take 1.47 times their micro-benchmark on a B200, and
-  attention 1.26 times, as kernels measured by themselves do (catalog/measured/loaded.csv). Steps are 7 % too fast in
-  the median: those with exchanges between tensor-parallel ranks 6 to 9 %, those with experts 5 to 17 %, the others 3 %.
+- simumax: the load of a B200, 1.65, is fitted to these rows. Matmuls in a loop ask for 1.47
+  (catalog/measured/loaded.csv).
 - llmq: a trainer of single GPUs, without model parallelism; its file of constants has no number of its own. Copies of
   states and residuals to the host are not simulated, nor is its memory.
-- internevo: norms, rotary positions and activations are not merged (`elementwise` 6, fitted to these rows). ZeRO-1 over
-  every rank loses speed with each rank, because whole tensors belong to ranks and each rank's part is reduced and
-  broadcast by itself (`per_owner`, 1.4 ms, fitted to the rows on up to 64 GPUs).
+- internevo: ZeRO-1 over every rank loses speed with each rank, because whole tensors belong to ranks and each rank's
+  part is reduced and broadcast by itself (`per_owner`, 1.4 ms, fitted to the rows on up to 64 GPUs).
 - vtrain: rows with tp 2 and 4 on 512 GPUs took 15 to 60 % longer than rows that differ only in the micro-batch, and two
   rows with tp 8 took twice as long. With 16 stages, the last stage shows no additional time for the loss, although the
   loss is simulated.

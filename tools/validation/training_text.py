@@ -40,24 +40,25 @@ are omitted in all tables below. `vtrain_composed` contains 721 rows that the so
 straight lines in the number of micro-batches, because the source composed the rows of profiled pieces. These rows are
 omitted below, too.
 
-These errors are not a blind test: constants were fitted to rows of this page, framework by framework, and the form of
-the model was chosen with knowledge of the rows. Nothing was fitted to the rows of `bridge`. But a host that waits for
-the counts of experts, and takes time for each expert, was added because these rows ask for it. The column
-`source unseen` comes closest to a blind test on this page.
+These errors are not a blind test: constants were fitted to rows of this page, and the form of the model was chosen with
+knowledge of the rows. Nothing was fitted to the rows of `bridge`. But a host that waits for the counts of experts, and
+takes time for each expert, was added because these rows ask for it. The column `source unseen` comes closest to a blind
+test on this page.
 """
 
 FINE_TUNING: Final = """## Fine-tuning
 
 Full fine-tuning and LoRA on frozen matrices in bfloat16, NF4 (QLoRA) or GPTQ, with Transformers and PEFT (`fms`) and
 with torchtune. No constant was fitted to these rows: kernels and bytes follow from what the modules launch and keep
-(`program`), what autograd and FSDP keep, and the load of an A100 from torchtitan's rows.
+(`program`), what autograd and FSDP keep, and the load of an A100 from the steps of other sources.
 
 """
 
 FRAMEWORKS: Final = """## Frameworks
 
-The table shows each framework's additions to bare kernels, besides the effect of sustained load on the chip
-(`sustained`, below). A framework without a figure of its own uses another framework's figure, and its file states this
+The table shows each framework's additions to bare kernels, besides its program, which lists the kernels of a layer
+(`simulator program MODEL --framework NAME`), and the effect of sustained load on the chip (`sustained`, below). A
+framework without a figure of its own uses another framework's figure, and its file states this
 (`simulator/catalog/frameworks`).
 
 """
@@ -122,22 +123,25 @@ WORST: Final = """## The worst rows
 """
 
 CONSTANTS: Final = """\
-A training step is slower than the sum of its kernels in a micro-benchmark. The following numbers describe the
-difference. None of the numbers depends on a model or a row:
+A training step is slower than the sum of its kernels in a micro-benchmark. Which kernels a framework launches between
+matmuls follows from its code (`program`) without a fitted number. The following numbers describe the rest. None of the
+numbers depends on a model or a row:
 
 - `sustained`: factor between the time of matmuls during hours of load, under the board's power limit, and their time in
-  a micro-benchmark of some milliseconds. A board with fewer watts for each FLOP/s of its peak loses in proportion. This
-  proportion is a rule of thumb. It was introduced for a single board, the H100 with 500 W (a cube root would leave its
-  rows more than a tenth too fast), so these rows cannot also test the rule. A board with more watts gains by the cube
-  root, because voltage rises with frequency: Llama 3 8B is 3 to 5 % faster on a GB200 than on a B200, which has 17 %
-  less power. From 8 to 4 bits, matmuls save the same share of power as from 16 to 8.
+  a micro-benchmark of some milliseconds. It belongs to the chip: the median of what the steps of the sources on the
+  chip ask for, 1.30 to 1.33 on H100 (NeMo, llm-foundry, nanotron; one row of MLPerf 1.13), and 1.20 to 1.28 on A100
+  (Megatron-LM in two sources, llm-foundry, torchtitan, InternEvo). Single GPUs ask for less (1.17 on one H100, 1.47 on
+  one B200, where several ask for 1.65): of several GPUs, the slowest decides. A board with fewer watts for each FLOP/s
+  of its peak loses by the square root. This root is a rule of thumb. It was chosen for a single board, the H100 with
+  500 W, so that board's rows cannot also test the rule. A board with more watts gains by the cube root, because voltage
+  rises with frequency: Llama 3 8B is 3 to 5 % faster on a GB200 than on a B200, which has 17 % less power. From 8 to 4
+  bits, matmuls save the same share of power as from 16 to 8.
 - `attention_masked`: share of the masked half of the scores that attention computes nevertheless. In llm-foundry's rows
   with long sequences, attention takes almost twice the time expected from published FlashAttention-2 efficiencies for
   the causal half, on both GPUs. For the full square these efficiencies are nearly right. The source does not state
   which kernels ran.
-- `elementwise`: time of eager kernels relative to their ideal HBM traffic (casts, temporaries, slow reductions). It has
-  no effect where a program says which kernels a framework launches (Transformers and torchtune, models with RMSNorm).
-- `issue`: time of the host to launch a kernel, from public measurements; `parts` take several launches.
+- `issue`: time of the host to launch a kernel, from public measurements, for nanotron and Megatron-LM of 2021 from
+  their smallest runs; `parts` take several launches.
 - `parameter_bytes`: HBM traffic around the collectives for each parameter and micro-batch: gathering into flat buffers,
   splitting, casting to float32, scaling.
 - `compiled`: cost of a compiler's merged kernels, relative to the ideal traffic of their parts.
@@ -166,11 +170,6 @@ allocated bytes and the peak are within 2 % or 100 MB in every run
 
 SHORT: Final = """## Where it falls short
 
-- These rows do not determine `hbm_efficiency`: without it, `elementwise` and `parameter_bytes` grow by an eighth, and
-  the errors stay the same. The constant is kept because stream benchmarks of the same chips would otherwise be
-  simulated 9 to 33 % too fast.
-- `elementwise`, `parameter_bytes` and `sustained` partly replace each other: removing one constant moves the others.
-  The rows determine the sum of the three well, and each constant alone less well.
 - The 30 B model at sequence 8192 was measured a quarter slower than similar rows, on both GPUs; its memory is nearly
   full. The 760 M model on A100 was measured slower at 512 and 1024 tokens than at 2048. No simulated effect explains
   these rows, and the fit gives them little weight.
@@ -178,10 +177,8 @@ SHORT: Final = """## Where it falls short
   a ring is computed from its links (`simulator/step/kernels/contention.py`) and is not a constant.
 - The fused `loss` of llm_foundry is a fact of its code (`modeling_mpt.py`). The rows hardly depend on it: a loss takes
   little time beside 24 to 48 layers.
-- torchtitan's H100 rows on 128 GPUs are simulated 5 % too fast, and the rows on 8 GPUs 1 %: measured steps take 3 %
-  longer on 128 GPUs, and simulated steps do not. The cause is not modelled.
-- torchtitan's A100 rows are simulated an eighth too fast. The source states neither the network nor the use of a
-  compiler. On AWS's network instead of NVIDIA's, the rows would be 3 to 5 % too fast.
+- torchtitan's H100 rows on 128 GPUs take 3 % longer than those on 8 GPUs, and simulated ones do not. The cause is not
+  modelled.
 - Collectives over more nodes than were measured (two) take the steps of NCCL's trees and rings at the rates of two
   nodes ([measured.md](measured.md)).
 - `sustained` of a chip without measurements is the median over the measured chips, and is a guess for such a chip.

@@ -87,6 +87,7 @@ def _spec(row: Mapping[str, str]) -> TrainingSpec:
     # Lora compute in their base's dtype where autocast is on, and Accelerate then returns float32.
     keys["float32_outputs"] = row["table"] == "fms" and row["adapter_dtype"] == "bfloat16"
     keys["use_cache"] = row["cached"] == "true"
+    keys["dropout"] = row["dropout"] == "true"
     if row["base"]:
         keys["lora"] = {
             "rank": int(row["rank"]), "base": row["base"],

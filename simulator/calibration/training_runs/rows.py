@@ -295,7 +295,8 @@ def _of_spec(row: MeasuredRow, spec: TrainingSpec) -> TrainingStep:
 
 
 def _framework_of(row: MeasuredRow, framework: Framework) -> Framework:
-    """Return the framework with the loss and the optimizer implementation that a measured run's source states."""
+    """Return the framework on a measured run's GPUs, with the loss and the optimizer that the run's source states."""
+    framework = framework.on_ranks(row.gpus)
     if row.fused_loss:
         framework = replace(framework, loss="fused")
     if row.optimizer_implementation is not None:

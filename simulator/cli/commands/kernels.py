@@ -66,8 +66,9 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
     print_table(_COLUMNS, [_cells(row, total) for row in rows], keys=_KEYS)
     print_text(
         "\nBytes: each operand and each result counts once, long rows of the loss for each pass. Bound by: the "
-        "resource that costs the most time if halved (SMs or HBM bandwidth), or the kernel's launch and end. Not "
-        "included: the optimizer, copies around collectives, recomputed kernels."
+        "resource that costs the most time if halved (HBM bandwidth, or SMs, for arithmetic or for elements handled one "
+        "by one), or the kernel's launch and end. Not included: the optimizer, copies around collectives, recomputed "
+        "kernels."
     )
     factors = _factors(step, [row.kernel for row in rows])
     if factors:
@@ -79,24 +80,15 @@ def _factors(step: TrainingStep, kernels: Sequence[Kernel]) -> str:
 
     Equal bytes take unequal times, which looks like an error unless explained.
     """
-    constants, sentences = step.framework.kernels, []
-    # Factors stand for the kernels into which a framework splits an operation; lists of layers have single kernels.
-    split = [kernel for kernel in kernels if isinstance(kernel, Elementwise) and not kernel.single]
-    if step.keys.compile:
-        sentences.append(
-            f"The compiler merges kernels: merged kernels move {constants.compiled:g} times the bytes in the column "
-            "shape, and GB/s counts the moved bytes."
-            if constants.compiled
-            else "The compiler merges kernels: merged kernels move no bytes and take no time."
-        )
-    elif split and constants.elementwise != 1:
-        sentences.append(
-            f"Norms, activations and additions take {constants.elementwise:g} times the transfer time of their bytes; "
-            "the kernels of the loss take it once. Equal bytes therefore take unequal times."
-        )
-    if sentences:
-        sentences.append(f"The factors are constants of framework {step.framework.name}.")
-    return " ".join(sentences)
+    if not step.keys.compile:
+        return ""
+    share = step.framework.kernels.compiled
+    if not share:
+        return "The compiler merges kernels: merged kernels move no bytes and take no time."
+    return (
+        f"The compiler merges kernels: merged kernels move {share:g} times the bytes in the column shape, and GB/s "
+        f"counts the moved bytes. The factor is a constant of framework {step.framework.name}."
+    )
 
 
 def _cells(row: KernelRow, total: float) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
@@ -55,8 +55,12 @@ def command(options: ProgramOptions) -> None:
     part = _checked(step, options.part, options.layer)
     with options.on_gpu():
         timer, operations = part_operations(KernelTimer(load_gpu(options.gpu), step), part, options.layer)
+        plain = replace(step, framework=step.framework.with_constants(program="bare"))
+        _, bare = part_operations(replace(timer, step=plain), part, options.layer)
         forward, backward = forward_pieces(timer, operations).cost, backward_pieces(timer, operations).cost
-    evidence, recordings = _evidence(step, part, operations)
+    shared = {*_moving(operations)} & {*_moving(bare)}
+    names = [kernel.name for kernel in _moving(operations) if kernel in shared]
+    evidence, recordings = _evidence(step, part, list(dict.fromkeys(names)))
     rows, tensors = list(_rows(operations, find(step.precision.params).itemsize)), _saved(operations)
     if options.as_json:
         document = {
@@ -130,17 +134,14 @@ def _host_text(step: TrainingStep, operations: Sequence[Operation], cost: Kernel
     return f"{issued}, {format_time(framework.host.issue)} each{times}."
 
 
-def _evidence(
-    step: TrainingStep, part: ModelPart, operations: Sequence[Operation]
-) -> tuple[str, tuple[Recording, ...]]:
-    """Return sentences on what proves the kernels of a part of the model, and the recordings that do."""
+def _evidence(step: TrainingStep, part: ModelPart, bare: Sequence[str]) -> tuple[str, tuple[Recording, ...]]:
+    """Return sentences on what proves the kernels of a part of the model, and the recordings that do; `bare` names
+    kernels that the program takes over from bare kernels.
+    """
     framework = step.framework
     # No program lists the kernels of embedding and head.
     program = step.program if part == "layer" else "bare"
     recordings = recordings_of(part, step.loss_kernels if part == "head" else program)
-    kernels = [kernel for operation in operations for kernel in (*operation.forward, *operation.backward)]
-    # Kernels of a program, and of a loss, are single kernels.
-    bare = dict.fromkeys(kernel.name for kernel in kernels if isinstance(kernel, Elementwise) and not kernel.single)
     sentences = []
     if recordings:
         what = f"the kernels over logits of loss {step.loss_kernels}" if part == "head" else f"program {program}"
@@ -152,14 +153,18 @@ def _evidence(
         sentences.append(f"Bare kernels, without recording: {', '.join(bare)}.")
     if program == "bare":
         sentences.append(f"{'Other' if recordings else 'Bare'} kernels: no recording.")
-    if program == "bare" and (bare or step.keys.compile):
-        key, says = "elementwise", "Elementwise kernels take {:g} times the transfer time of their bytes"
-        if step.keys.compile:
-            key, says = "compiled", "A compiler merges elementwise kernels, whose bytes count {:g} times"
-        origin = framework.facts.get("fitted_to", {}).get(f"kernels.{key}")
+    if step.keys.compile:
+        origin = framework.facts.get("fitted_to", {}).get("kernels.compiled")
         fitted = f" (fitted to {origin})" if origin else ""
-        sentences.append(f"{says.format(framework.constants[key])}{fitted}.")
+        share = f"{framework.kernels.compiled:g}"
+        sentences.append(f"A compiler merges elementwise kernels, whose bytes count {share} times{fitted}.")
     return " ".join(sentences), recordings
+
+
+def _moving(operations: Sequence[Operation]) -> list[Elementwise]:
+    """Return the elementwise kernels, without those of adapters, which are the same in every program."""
+    kernels = [kernel for operation in operations for kernel in (*operation.forward, *operation.backward)]
+    return [kernel for kernel in kernels if isinstance(kernel, Elementwise) and " adapter " not in kernel.name]
 
 
 def _rows(operations: Sequence[Operation], itemsize: float) -> Iterator[dict[str, Any]]:

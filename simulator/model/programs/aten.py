@@ -153,6 +153,60 @@ def silu(x: Array) -> Array:
     return result
 
 
+def tanh(x: Array) -> Array:
+    """Return the hyperbolic tangents, which are saved."""
+    result = _pointwise("tanh", [x], x.shape, x.dtype)
+    saved = result.view()
+
+    def formula(gradients: Sequence[Array]) -> list[Array | None]:
+        return [_pointwise("tanh_backward", [gradients[0], saved], saved.shape, saved.dtype)]
+
+    _tape(x).node([x], [result], [saved], formula)
+    return result
+
+
+def gelu(x: Array) -> Array:
+    """Return the GELU activation; the input is saved."""
+    result, saved = _pointwise("gelu", [x], x.shape, x.dtype), x.view()
+
+    def formula(gradients: Sequence[Array]) -> list[Array | None]:
+        return [_pointwise("gelu_backward", [gradients[0], saved], saved.shape, saved.dtype)]
+
+    _tape(x).node([x], [result], [saved], formula)
+    return result
+
+
+def layer_norm(x: Array, weight: Array, bias: Array | None) -> Array:
+    """Return PyTorch's LayerNorm, which saves its input, mean and deviation; backward a single operation."""
+    tape, parameters = _tape(x), [array for array in (weight, bias) if array is not None]
+    result = tape.array(x.shape, x.dtype)
+    statistics = [tape.array((*x.shape[:-1], 1), "float32") for _ in range(2)]
+    tape.moved("native_layer_norm", [x, *parameters], [result, *statistics], reduces=True)
+    saved = [x.view(), *(array.view() for array in (*statistics, *parameters))]
+
+    def formula(gradients: Sequence[Array]) -> list[Array | None]:
+        made = [tape.array(array.shape, array.dtype) for array in (saved[0], *saved[3:])]
+        tape.moved("native_layer_norm_backward", [gradients[0], *saved], made, reduces=True)
+        return [*made]
+
+    tape.node([x, *parameters], [result], saved, formula)
+    return result
+
+
+def joined(x: Array, widths: Sequence[int]) -> list[Array]:
+    """Return views of parts of the last dimension; backward a copy joins their gradients."""
+    tape, shape = _tape(x), x.shape
+    parts = [x.view((*shape[:-1], width), dense=False) for width in widths]
+
+    def formula(gradients: Sequence[Array]) -> list[Array | None]:
+        whole = tape.array(shape, gradients[0].dtype)
+        tape.moved("cat", gradients, [whole])
+        return [whole]
+
+    tape.node([x], parts, (), formula)
+    return parts
+
+
 def reshaped(x: Array, shape: Shape) -> Array:
     """Return the elements with another shape: a view, or a copy if they lie in another order in memory."""
     before = x.shape

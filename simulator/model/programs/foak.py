@@ -15,7 +15,7 @@ from simulator.model.adapters import Target
 from simulator.model.programs.bare import Parts
 from simulator.model.programs.tape import Array
 from simulator.model.programs.torchtitan import fused_rms_norm
-from simulator.model.programs.transformers import TransformersParts
+from simulator.model.programs.transformers import HuggingFaceParts, TransformersParts
 
 
 def gated(gate: Array, raised: Array) -> Array:
@@ -35,7 +35,7 @@ def gated(gate: Array, raised: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class FoakParts(TransformersParts):
+class FoakParts(HuggingFaceParts):
     """Writes the parts of a layer with fused kernels in Transformers' modules."""
 
     def rms_norm(self, hidden: Array, weight: Array) -> Array:

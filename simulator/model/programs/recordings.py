@@ -29,6 +29,7 @@ _TITAN: Final = "torch 2.13.0+cpu, torchtitan 0.3.0"
 _TUNE: Final = "torch 2.13.0+cpu, torchtune 0.6.1"
 _TRANSFORMERS: Final = "torch 2.13.0+cpu, transformers 5.24.0"
 _TITAN_LAYER: Final = "torchtitan.models.llama3.model.Llama3TransformerBlock"
+_GPT2: Final = "transformers.models.gpt2.modeling_gpt2.GPT2Block"
 _TITAN_HEAD: Final = "torchtitan.models.common.linear.Linear and torchtitan.components.loss.CrossEntropyLoss"
 _TUNE_LAYER: Final = "torchtune.modules.transformer.TransformerSelfAttentionLayer"
 _LLAMA: Final = "transformers.models.llama.modeling_llama.LlamaDecoderLayer"
@@ -40,6 +41,7 @@ RECORDINGS: Final = (
     Recording("torchtune_llama3", "layer", "torchtune", _TUNE_LAYER, _TUNE),
     Recording("transformers_llama", "layer", "transformers", _LLAMA, _TRANSFORMERS),
     Recording("transformers_qwen3", "layer", "transformers", _QWEN3, _TRANSFORMERS),
+    Recording("transformers_gpt2", "layer", "transformers", _GPT2, _TRANSFORMERS),
     Recording("torchtitan_head", "head", "separate", _TITAN_HEAD, _TITAN),
     Recording("transformers_head", "head", "separate", _HEAD, _TRANSFORMERS),
     Recording("transformers_head_items", "head", "separate", _HEAD, _TRANSFORMERS),

@@ -260,7 +260,6 @@ class Tape:
                 read,
                 written,
                 of_weights=of_weights,
-                single=True,
                 scattered=scattered,
             )
         )

@@ -51,12 +51,14 @@ def turned(x: Array, rotations: Array) -> Array:
     return result
 
 
-def cut(x: Array, widths: Sequence[int]) -> list[Array]:
-    """Return copies of parts of the last dimension; backward their gradients are joined."""
+def joined_gradients(x: Array, widths: Sequence[int], *, copied: bool = False) -> list[Array]:
+    """Return parts of the last dimension, as views or as copies; backward their gradients are joined by a copy."""
     tape, shape = x.storage.tape, x.shape
-    parts = [tape.array((*shape[:-1], width), x.dtype) for width in widths]
-    for part in parts:
-        tape.moved("clone", [x.view(part.shape, dense=False)], [part])
+    parts = [x.view((*shape[:-1], width), dense=False) for width in widths]
+    if copied:
+        views, parts = parts, [tape.array(part.shape, x.dtype) for part in parts]
+        for view, part in zip(views, parts, strict=True):
+            tape.moved("clone", [view], [part])
 
     def formula(gradients: Sequence[Array]) -> list[Array | None]:
         joined = tape.array(shape, gradients[0].dtype)
@@ -70,7 +72,10 @@ def cut(x: Array, widths: Sequence[int]) -> list[Array]:
 def complex_rotary(parts: Parts, queries: Array, keys: Array) -> tuple[Array, Array]:
     """Return queries and keys, with heads as a dimension, with rotary positions computed in float32."""
     with parts.tape.named("rotary") as part:
-        rotations = parts.tape.leaf("rotations", (1, 1, *queries.shape[-2:]), "float32", trained=False)
+        tokens = parts.batch.tokens // parts.batch.sequences
+        # One rotation for each token and pair, whether tokens come before heads or after.
+        shape = tuple(size if size == tokens else 1 for size in queries.shape[1:-1])
+        rotations = parts.tape.leaf("rotations", (1, *shape, queries.shape[-1]), "float32", trained=False)
         queries, keys = (
             aten.to(turned(aten.to(array, "float32"), rotations), array.dtype) for array in (queries, keys)
         )
@@ -90,7 +95,7 @@ class TorchtitanParts(TransformersParts):
         """Return queries, keys and values, copied out of the product of one matrix, with heads as a dimension."""
         (product,) = self.projected(hidden, [sum(self.head_widths)])
         with self.tape.named("qkv"):
-            return Heads(*(self._by_heads(array) for array in cut(product, self.head_widths)))
+            return Heads(*(self._by_heads(array) for array in joined_gradients(product, self.head_widths, copied=True)))
 
     def rotary(self, queries: Array, keys: Array, turned_bytes: int) -> tuple[Array, Array]:
         """Return queries and keys with rotary positions."""

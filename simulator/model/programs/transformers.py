@@ -24,6 +24,13 @@ def rms_norm(hidden: Array, weight: Array) -> Array:
     return aten.mul(weight, aten.to(hidden, before))
 
 
+def gelu_new(x: Array) -> Array:
+    """Return GELU as 0.5 x (1 + tanh(c (x + d x^3))), an operation at a time (`NewGELUActivation`)."""
+    half = aten.scaled(x)
+    inner = aten.scaled(aten.add(x, aten.scaled(aten.square(x))))
+    return aten.mul(half, aten.plus(aten.tanh(inner)))
+
+
 def rotate_half(x: Array) -> Array:
     """Return the second half of the last dimension with the opposite sign, and the first half (`rotate_half`)."""
     first, second = (aten.part_of_last(x, x.shape[-1] // 2) for _ in range(2))
@@ -48,10 +55,15 @@ class TransformersParts(Parts):
 
     def norm(self, name: str, hidden: Array) -> Array:
         """Return the norm: the framework's RMSNorm, or PyTorch's own LayerNorm, which is one kernel."""
-        if self.model.norm != "rmsnorm":
-            return Parts.norm(self, name, hidden)
+        width = (hidden.shape[-1],)
         with self.tape.named(name) as part:
-            normed = self.rms_norm(hidden, self._weight(name, (hidden.shape[-1],), hidden.dtype))
+            weight = self._weight(name, width, hidden.dtype)
+            if self.model.norm == "rmsnorm":
+                normed = self.rms_norm(hidden, weight)
+            else:
+                trained = self.batch.trains(f"{name}.bias")
+                bias = self.tape.leaf(f"{name}.bias", width, hidden.dtype, trained=trained)
+                normed = aten.layer_norm(hidden, weight, bias if self.model.norm_bias else None)
             part.output = normed.nbytes
         return normed
 
@@ -76,7 +88,9 @@ class TransformersParts(Parts):
         """
         model = self.model
         if model.norm != "rmsnorm":
-            return Parts.queries_keys_values(self, hidden)
+            (whole,) = self.projected(hidden, [sum(self.head_widths)])
+            with self.tape.named("qkv"):
+                return Heads(*map(self._by_heads, aten.joined(whole, self.head_widths)))
         if self.batch.cut.gathers_queries(model):
             # Ranks have parts of heads until they gather the product of one matrix.
             merged = Parts.queries_keys_values(self, hidden)
@@ -143,6 +157,19 @@ class TransformersParts(Parts):
             part.output = product.nbytes
         return product
 
+    def activation(self, name: str, entered: Array, width: int) -> Array:
+        """Return the activation without a gate; with a gate, see `activated`."""
+        if self.model.gated:
+            return Parts.activation(self, name, entered, width)
+        with self.tape.named(name) as part:
+            active = self.gelu(entered)
+            part.output = active.nbytes
+        return active
+
+    def gelu(self, entered: Array) -> Array:
+        """Return the activation of an array without a gate."""
+        return aten.gelu(entered)
+
     def residual(self, name: str, stream: Array, *blocks: Array) -> Array:
         """Return the residual stream plus the outputs of blocks, one after the other."""
         if self.batch.dropout:
@@ -157,4 +184,13 @@ class TransformersParts(Parts):
         return self.tape.leaf(f"{name}.weight", shape, dtype, trained=self.batch.trains(f"{name}.weight"))
 
 
-PARTS: Final = TransformersParts
+@dataclass(frozen=True, slots=True)
+class HuggingFaceParts(TransformersParts):
+    """Writes the parts of a layer of a model in Transformers itself, with its own activations."""
+
+    def gelu(self, entered: Array) -> Array:
+        """Return the activation without a gate, by one kernel or by GPT-2's eight."""
+        return aten.gelu(entered) if self.model.fused_activation else gelu_new(entered)
+
+
+PARTS: Final = HuggingFaceParts

@@ -125,7 +125,7 @@ def _weighted_biases(matmul: Matmul, itemsize: int) -> Operation:
     def moved(what: str, read: float, written: float) -> Elementwise:
         # A broadcast or a cast.
         elements = max(read, written) / _FLOAT32
-        return Elementwise(f"{name} {what}", read, written, single=True, scattered=elements)
+        return Elementwise(f"{name} {what}", read, written, scattered=elements)
 
     def summed(what: str) -> Elementwise:
         return Elementwise(f"{name} {what}", _FLOAT32 * each, 0.0)
@@ -211,7 +211,7 @@ def _nf4_tensor(source: Elementwise) -> tuple[Elementwise, ...]:
     places = ("first", "second")
 
     def moved(what: str, read: float, written: float) -> Elementwise:
-        return Elementwise(f"{source.name} {what}", read, written, single=True)
+        return Elementwise(f"{source.name} {what}", read, written)
 
     def unpacked(place: str) -> tuple[Elementwise, ...]:
         return (

@@ -161,7 +161,7 @@ def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
         Saved("logits", source.output, source.name) if loss.keeps_input else replace(saved, nbytes=sizes[loss.saved])
     )
     if step.keys.float32_outputs:
-        returned = Elementwise("returned logits", sizes["n"], sizes["w"], single=True)
+        returned = Elementwise("returned logits", sizes["n"], sizes["w"])
         before.append(Operation("returned logits", (returned,), (), output=sizes["w"]))
     # The kernels read the last copy, whatever its dtype.
     sizes["n"] = source.output
@@ -178,8 +178,8 @@ def _shifted(size: int) -> Operation:
     Backward, an array of zeros receives the copy's gradient.
     """
     name = "shifted logits"
-    forward = Elementwise(name, size, size, fusible=True, single=True)
-    backward = Elementwise(f"{name} gradient", size, 2 * size, fusible=True, single=True)
+    forward = Elementwise(name, size, size, fusible=True)
+    backward = Elementwise(f"{name} gradient", size, 2 * size, fusible=True)
     return Operation(name, (forward,), (backward,), output=size)
 
 
@@ -255,7 +255,6 @@ def _kernels(
             + sum(sizes[letter] for letter in kernel.again if sizes[letter] > _SHORT_ROW * tokens),
             _nbytes(kernel.written, sizes),
             fusible=kernel.fusible,
-            single=True,
         )
         for kernel in passes
         if scaled or not kernel.if_scaled
@@ -305,15 +304,15 @@ def _chunked(
         ]
         if not frozen:
             kernels.append(Matmul("logits weight gradient", words, width, tokens))
-            kernels.append(Elementwise("logits weight gradient add", 2 * table, table, single=True))
+            kernels.append(Elementwise("logits weight gradient add", 2 * table, table))
             if model.head_bias:
                 kernels.append(Elementwise("logits bias gradient", logits, words * batch.itemsize))
     backward: list[Kernel] = []
     if scaled:
-        backward.append(Elementwise("loss gradient times input gradient", entered, entered, single=True))
+        backward.append(Elementwise("loss gradient times input gradient", entered, entered))
         if not frozen:
             name = "loss gradient times weight gradient"
-            backward.append(Elementwise(name, table, table, of_weights=True, single=True))
+            backward.append(Elementwise(name, table, table, of_weights=True))
     labels = Saved("labels", _LABEL_BYTES * batch.tokens, "input")
     gradient = Saved("head input gradient", entered, "cross entropy")
     before = operations[: [op.name for op in operations].index("logits")]
