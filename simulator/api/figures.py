@@ -172,40 +172,40 @@ def throughput(rows: Iterable[tuple[str, int, float, float]]) -> Figure:
     return figure([Throughput(*row) for row in rows])
 
 
-def waterfall(found: Goodput) -> Figure:
+def waterfall(goodput: Goodput) -> Figure:
     """Draw where the time of a training of days goes: the whole time, and the losses one after another."""
     from simulator.run.reliability.goodput_pictures import waterfall_picture
 
-    return waterfall_picture(found).figure
+    return waterfall_picture(goodput).figure
 
 
-def incidents(found: Goodput) -> Figure | None:
+def incidents(goodput: Goodput) -> Figure | None:
     """Draw the failures of the first run on a calendar; return None if nothing stopped the run."""
     from simulator.run.reliability.goodput_pictures import incidents_picture
 
-    return _figure(incidents_picture(found))
+    return _figure(incidents_picture(goodput))
 
 
-def outcomes(found: Goodput) -> Figure | None:
+def outcomes(goodput: Goodput) -> Figure | None:
     """Draw the share of the runs that have ended by a day, or that do some work; return None if all runs are equal."""
     from simulator.run.reliability.goodput_pictures import runs_picture
 
-    return _figure(runs_picture(found))
+    return _figure(runs_picture(goodput))
 
 
-def save_intervals(found: Goodput) -> Figure | None:
+def save_intervals(goodput: Goodput) -> Figure | None:
     """Draw the useful share of the time against the interval between saves; return None without failures."""
     from simulator.run.reliability.goodput_pictures import intervals_picture
 
-    return _figure(intervals_picture(found))
+    return _figure(intervals_picture(goodput))
 
 
-def values(found: Mapping[str, Goodput], along: str) -> Figure:
+def values(goodputs: Mapping[str, Goodput], along: str) -> Figure:
     """Draw where the time goes with each value of a fact; `along` is the fact's name."""
     from simulator.run.reliability.goodput_pictures import values_picture
     from simulator.run.reliability.question import GoodputComparison
 
-    return values_picture(GoodputComparison(along, tuple(found), tuple(found.values()))).figure
+    return values_picture(GoodputComparison(along, tuple(goodputs), tuple(goodputs.values()))).figure
 
 
 def job_steps(run: SharedRun) -> Figure:

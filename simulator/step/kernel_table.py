@@ -40,8 +40,8 @@ class KernelRow:
     seconds: float  # duration of a single kernel [s]
     nbytes: float  # least bytes read and written; of a merged kernel the share that is left after merging [B]
     # The largest of: the time lost with half of the SMs ("arithmetic", or "SMs" for a kernel that handles elements one
-    # by one), the time lost with half of the HBM bandwidth, and the launch overhead. "merged": a compiler has fused the kernel into a neighbour, and the framework has no constant for the
-    # bytes that are left.
+    # by one), the time lost with half of the HBM bandwidth, and the launch overhead. "merged": a compiler has fused
+    # the kernel into a neighbour, and the framework has no constant for the bytes that are left.
     bound: Bound
 
 

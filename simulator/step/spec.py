@@ -80,8 +80,8 @@ class TrainingStep:
 
     @property
     def program(self) -> ProgramName:
-        """The program that says which kernels the layers launch: the framework's for models with RMSNorm and, of
-        llm-foundry, with LayerNorm, unless a compiler merges its kernels; else bare kernels.
+        """The program that says which kernels the layers launch: the framework's, or bare kernels if a compiler merges
+        them, and in a list of layers.
         """
         return "bare" if self.keys.compile or self.is_list_of_layers else self.framework.program
 

@@ -401,8 +401,8 @@ def test_steps_on_images_take_the_time_and_memory_that_an_h200_takes(
     report = simulate(load_scenario({"name": "images", "cluster": cluster, "training": training})).report
     assert isinstance(report, TrainingReport)
     assert report.step_time_s == pytest.approx(float(row["seconds"]), rel=speed)
-    # Autocast keeps the residual stream in float32, 2 bytes an element more than simulated: the input of the first layer,
-    # and after each of 24 blocks.
+    # Autocast keeps the residual stream in float32, 2 bytes an element more than simulated: the input of the first
+    # layer, and after each of 24 blocks.
     stream = 25 * 2 * int(what.split()[2]) * 197 * 768 if model == "vit_b16" else 0
     assert report.peak_memory_bytes + stream == pytest.approx(float(row["peak_bytes"]), rel=memory)
 

@@ -66,9 +66,9 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
     print_table(_COLUMNS, [_cells(row, total) for row in rows], keys=_KEYS)
     print_text(
         "\nBytes: each operand and each result counts once, long rows of the loss for each pass. Bound by: the "
-        "resource that costs the most time if halved (HBM bandwidth, or SMs, for arithmetic or for elements handled one "
-        "by one), or the kernel's launch and end. Not included: the optimizer, copies around collectives, recomputed "
-        "kernels."
+        "resource that costs the most time if halved (HBM bandwidth, or SMs, for arithmetic or for elements handled "
+        "one by one), or the kernel's launch and end. Not included: the optimizer, copies around collectives, "
+        "recomputed kernels."
     )
     factors = _factors(step, [row.kernel for row in rows])
     if factors:

@@ -185,9 +185,9 @@ def layer_norm(x: Array, weight: Array, bias: Array | None) -> Array:
     saved = [x.view(), *(array.view() for array in (*statistics, *parameters))]
 
     def formula(gradients: Sequence[Array]) -> list[Array | None]:
-        made = [tape.array(array.shape, array.dtype) for array in (saved[0], *saved[3:])]
-        tape.moved("native_layer_norm_backward", [gradients[0], *saved], made, reduces=True)
-        return [*made]
+        results = [tape.array(array.shape, array.dtype) for array in (saved[0], *saved[3:])]
+        tape.moved("native_layer_norm_backward", [gradients[0], *saved], results, reduces=True)
+        return [*results]
 
     tape.node([x, *parameters], [result], saved, formula)
     return result
@@ -199,9 +199,9 @@ def joined(x: Array, widths: Sequence[int]) -> list[Array]:
     parts = [x.view((*shape[:-1], width), dense=False) for width in widths]
 
     def formula(gradients: Sequence[Array]) -> list[Array | None]:
-        whole = tape.array(shape, gradients[0].dtype)
-        tape.moved("cat", gradients, [whole])
-        return [whole]
+        result = tape.array(shape, gradients[0].dtype)
+        tape.moved("cat", gradients, [result])
+        return [result]
 
     tape.node([x], parts, (), formula)
     return parts

@@ -88,9 +88,9 @@ class TransformersParts(Parts):
         """
         model = self.model
         if model.norm != "rmsnorm":
-            (whole,) = self.projected(hidden, [sum(self.head_widths)])
+            (product,) = self.projected(hidden, [sum(self.head_widths)])
             with self.tape.named("qkv"):
-                return Heads(*map(self._by_heads, aten.joined(whole, self.head_widths)))
+                return Heads(*map(self._by_heads, aten.joined(product, self.head_widths)))
         if self.batch.cut.gathers_queries(model):
             # Ranks have parts of heads until they gather the product of one matrix.
             merged = Parts.queries_keys_values(self, hidden)
