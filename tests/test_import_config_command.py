@@ -471,6 +471,25 @@ def axolotl(cli: Command, *lines: str) -> dict[str, Any]:
     return answer.data
 
 
+@pytest.mark.parametrize(
+    ("keys", "params", "matmul"),
+    [
+        ({}, "float32", "bfloat16"),
+        ({"fsdp": "full_shard auto_wrap"}, "bfloat16", None),
+        ({"deepspeed": "other.json"}, "bfloat16", None),
+    ],
+)
+def test_the_trainer_alone_leaves_parameters_in_float32_under_autocast(
+    cli: Command, keys: dict[str, str], params: str, matmul: str | None
+) -> None:
+    arguments = {"output_dir": "out", "per_device_train_batch_size": 2, "bf16": True, "learning_rate": 1e-4} | keys
+    Path("args.json").write_text(json.dumps(arguments), encoding="utf-8")
+    answer = cli("import-config", "args.json", "--model", "llama3_8b", "--seq-len", 2048, "--json")
+    found = {one["key"]: one["value"] for one in answer.data["understood"]}
+    assert found["training.precision.params"] == params
+    assert found.get("training.precision.matmul") == matmul
+
+
 def test_samples_that_are_padded_or_packed_have_the_sequence_length(cli: Command) -> None:
     def told(*lines: str) -> list[str]:
         return [one["key"] for one in axolotl(cli, *lines)["ignored"] if "not modelled" in one["reason"]]

@@ -72,11 +72,20 @@ def named(rows: list[dict[str, Any]], known: dict[str, str]) -> list[dict[str, A
 
 def simulated(kernel: Kernel) -> Launch:
     if isinstance(kernel, Elementwise):
-        return kernel.name.rpartition(" ")[2], round(kernel.read), round(kernel.written)
+        name = kernel.name.rpartition(" ")[2]
+        return "_to_copy" if name == "cast" else name, round(kernel.read), round(kernel.written)
     if isinstance(kernel, Attention):
         return "attention", 0, 0
     assert isinstance(kernel, Matmul)
     return "mm", 2 * (kernel.m * kernel.k + kernel.k * kernel.n), 2 * kernel.m * kernel.n
+
+
+def batch_of(name: str, sizes: dict[str, int], program: ProgramName) -> Batch:
+    """The micro-batch of a recording, whose name says whether autocast was on."""
+    autocast = name.endswith("autocast")
+    return Batch(
+        sizes["sequences"], sizes["seq_len"], itemsize=4 if autocast else 2, program=program, autocast=autocast
+    )
 
 
 def counts(operations: tuple[Operation, ...], phase: str) -> Counter[Launch]:
@@ -89,22 +98,23 @@ def counts(operations: tuple[Operation, ...], phase: str) -> Counter[Launch]:
         ("torchtitan", "torchtitan_llama3_sdpa", {}),
         ("torchtune", "torchtune_llama3", {}),
         ("transformers", "transformers_llama", {}),
+        ("transformers", "transformers_llama_autocast", {}),
         ("transformers", "transformers_qwen3", {"qk_norm": "head"}),
     ],
 )
 def test_a_layer_launches_and_saves_what_the_recorded_one_does(
-    program: str, name: str, changes: dict[str, Any]
+    program: ProgramName, name: str, changes: dict[str, Any]
 ) -> None:
     """Every launch by name and bytes in each pass; saved bytes; the most bytes in the forward pass."""
     facts = recording(name)
     sizes = facts["sizes"]
-    found = layer_program(model_of(sizes, **changes), Batch(sizes["sequences"], sizes["seq_len"], program=program))
+    found = layer_program(model_of(sizes, **changes), batch_of(name, sizes, program))
     for phase in ("forward", "backward"):
         rows = [row for row in named(facts["rows"], facts["known"]) if row["phase"] == phase]
         expected = Counter(launch for row in rows for launch in recorded(row))
         assert counts(found.operations, phase) == expected, phase
     # The layer's input is saved too; it existed before.
-    entered = sizes["sequences"] * sizes["seq_len"] * sizes["hidden_size"] * 2
+    entered = sizes["sequences"] * sizes["seq_len"] * sizes["hidden_size"] * (4 if name.endswith("autocast") else 2)
     saved = saved_bytes(found.operations)
     assert (
         saved
@@ -119,15 +129,17 @@ def test_a_layer_launches_and_saves_what_the_recorded_one_does(
     )
 
 
-def test_a_layer_of_gpt2_launches_and_saves_what_the_recorded_one_does() -> None:
+@pytest.mark.parametrize("name", ["transformers_gpt2", "transformers_gpt2_autocast"])
+def test_a_layer_of_gpt2_launches_and_saves_what_the_recorded_one_does(name: str) -> None:
     """LayerNorm, biases and `gelu_new`: every launch beside matmuls by name and bytes; saved bytes."""
-    facts = recording("transformers_gpt2")
+    facts = recording(name)
     sizes = facts["sizes"]
     model = Transformer(
         "gpt2", 1, sizes["hidden_size"], sizes["num_heads"], sizes["num_kv_heads"],
         sizes["hidden_size"] // sizes["num_heads"], sizes["ffn_size"], sizes["vocab_size"], 4096,
     )  # fmt: skip
-    program = layer_program(model, Batch(sizes["sequences"], sizes["seq_len"], program="transformers"))
+    batch = batch_of(name, sizes, "transformers")
+    program = layer_program(model, batch)
     for phase in ("forward", "backward"):
         rows = [row for row in named(facts["rows"], facts["known"]) if row["phase"] == phase]
         expected = Counter(launch for row in rows for launch in recorded(row) if launch[0] not in ("mm", "attention"))
@@ -139,7 +151,7 @@ def test_a_layer_of_gpt2_launches_and_saves_what_the_recorded_one_does() -> None
             if name not in ("mm", "attention")
         )
         assert launches == expected, phase
-    entered = sizes["sequences"] * sizes["seq_len"] * sizes["hidden_size"] * 2
+    entered = sizes["sequences"] * sizes["seq_len"] * sizes["hidden_size"] * batch.itemsize
     saved = sum(array["allocated"] for array in facts["saved"])
     assert saved_bytes(program.operations) == saved + entered - SEED
 

@@ -365,6 +365,15 @@ class LinearIn(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class PowersWide(torch.overrides.TorchFunctionMode):
+    """Takes powers in float32, as autocast does on a GPU and not on a processor."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.pow:
+            args = (args[0].float(), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
     """Replace functions that a processor or the meta device computes in another way than a GPU."""
@@ -592,7 +601,7 @@ def _adapted(widened: bool) -> dict[str, Any]:
     return _decoder_layer("llama", change=change, sizes={**SIZES, "rank": 16})
 
 
-def _gpt2() -> dict[str, Any]:
+def _gpt2(*, autocast: bool = False) -> dict[str, Any]:
     """Record a block of GPT-2: layer norms, biases, and GELU by its tanh formula."""
     import transformers
 
@@ -601,14 +610,18 @@ def _gpt2() -> dict[str, Any]:
         n_embd=sizes["hidden_size"], n_head=sizes["num_heads"], n_inner=sizes["ffn_size"], n_layer=1,
         vocab_size=sizes["vocab_size"], resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="sdpa",
     )  # fmt: skip
-    with torch.device("meta"):
-        block = _part("gpt2", "Block", config, 0).to(torch.bfloat16).train()
+    device, dtype = ("cpu", torch.float32) if autocast else ("meta", torch.bfloat16)
 
     def call(module: Any, hidden: torch.Tensor) -> torch.Tensor:
-        out = module(hidden)
+        with PowersWide() if autocast else nullcontext():
+            out = module(hidden)
         return out[0] if isinstance(out, tuple) else out
 
-    return record(block, {"hidden": _hidden()}, call, sizes)
+    with FakeTensorMode() if autocast else nullcontext():
+        with torch.device(device):
+            block = _part("gpt2", "Block", config, 0).train()
+        block = block if autocast else block.to(dtype)
+        return record(block, {"hidden": _hidden(dtype, device)}, call, sizes, autocast)
 
 
 # Parameters of a small model: matrices of five shapes, and a vector.
@@ -1043,6 +1056,7 @@ RECORDINGS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
     "transformers_head_items": lambda: _head(num_items_in_batch=torch.empty((), device="meta", dtype=torch.int64)),
     "transformers_embedding": _embedding,
     "transformers_gpt2": _gpt2,
+    "transformers_gpt2_autocast": lambda: _gpt2(autocast=True),
     "peft_lora": lambda: _adapted(widened=True),
     "peft_lora_bfloat16": lambda: _adapted(widened=False),
     "torchtitan_llama3": lambda: _titan("llama3"),

@@ -189,11 +189,13 @@ def derive_lora(facts: Facts, kind: str, *, every: bool = False, four_bits: bool
 _RANK: Final = 8
 
 
-def derive_trainer(facts: Facts, micro_batch: int = 8) -> None:
-    """Complete the facts of a training with Hugging Face's Trainer, whose default micro-batch is `micro_batch`."""
+def derive_trainer(facts: Facts, micro_batch: int = 8, *, loads_narrow: bool = False) -> None:
+    """Complete the facts of a training with Hugging Face's Trainer, whose default micro-batch is `micro_batch`;
+    `loads_narrow` if the program loads the parameters in two bytes.
+    """
     if facts.value("peft"):
         derive_lora(facts, "peft", four_bits=facts.value("four_bits", False))
-    derive_dtypes(facts)
+    derive_dtypes(facts, loads_narrow=loads_narrow)
     derive_optimizer(facts)
     derive_fsdp(facts)
     facts.assume("training.micro_batch_size", micro_batch, "the Trainer's default")
@@ -201,11 +203,12 @@ def derive_trainer(facts: Facts, micro_batch: int = 8) -> None:
     facts.assume("training.activation_checkpointing", "none", "the Trainer's default")
 
 
+_FSDP_NAMES: Final = ("fsdp_strategy", "fsdp", "fsdp_reshard", "fsdp_version", "fsdp_on")
 # Dtypes of parameters that an optimizer updates without a copy, if the model is loaded in them.
 _NARROW: Final = ("bfloat16", "float16")
 
 
-def derive_dtypes(facts: Facts) -> None:
+def derive_dtypes(facts: Facts, *, loads_narrow: bool = False) -> None:
     """Add the dtypes of parameters and matmuls."""
     bf16, fp16 = facts.value("bf16", False), facts.value("fp16", False)
     mixed = facts.value("mixed")
@@ -217,7 +220,12 @@ def derive_dtypes(facts: Facts) -> None:
     names = ("bf16", "fp16", "mixed")
     stored = facts.value("stored")
     if bf16 or fp16:
-        facts.derive(f"{_PRECISION}.params", "bfloat16" if bf16 else "float16", *names)
+        narrow = "bfloat16" if bf16 else "float16"
+        if not loads_narrow and _autocasts(facts):
+            facts.derive(f"{_PRECISION}.params", "float32", *names)
+            facts.derive(f"{_PRECISION}.matmul", narrow, *names)
+        else:
+            facts.derive(f"{_PRECISION}.params", narrow, *names)
         if stored in _NARROW or facts.value("pure"):
             # The optimizer updates parameters in 16 bits, without a float32 copy.
             facts.derive(f"{_PRECISION}.master", None, "stored", "pure")
@@ -231,6 +239,13 @@ def derive_dtypes(facts: Facts) -> None:
             facts.derive(f"{_PRECISION}.matmul", "tf32", "tf32")
     if facts.value("fp8") or mixed == "fp8":
         facts.derive(f"{_PRECISION}.matmul", "float8_e4m3fn", "fp8", "mixed")
+
+
+def _autocasts(facts: Facts) -> bool:
+    """Return True if autocast leaves parameters in float32: all are trained, by neither FSDP nor DeepSpeed."""
+    sharded = facts.has("deepspeed_file") or facts.has(f"{_SHARDING}.strategy") or any(map(facts.has, _FSDP_NAMES))
+    narrow = facts.value("stored") in _NARROW or facts.value("pure") or facts.value("fp8")
+    return not (sharded or narrow or facts.has(f"{_LORA}.rank") or facts.value("mixed") == "fp8")
 
 
 def derive_optimizer(facts: Facts) -> None:
@@ -247,7 +262,7 @@ def derive_optimizer(facts: Facts) -> None:
 def derive_fsdp(facts: Facts) -> None:
     """Add the sharding: FSDP's, DeepSpeed's if its file is given too, or DDP."""
     flags = facts.value("fsdp", ())
-    names = ("fsdp_strategy", "fsdp", "fsdp_reshard", "fsdp_version", "fsdp_on")
+    names = _FSDP_NAMES
     strategy = facts.value("fsdp_strategy") or next((word for word in flags if word in _FSDP_WORDS), None)
     if "offload" in flags and not facts.has("training.offload"):
         facts.derive("training.offload", "optimizer", "fsdp")

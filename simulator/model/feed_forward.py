@@ -33,7 +33,7 @@ def _mlp(parts: Parts, name: str, hidden: Array, width: int, targets: tuple[tupl
     """
     model, batch = parts.model, parts.batch.stream
     d = model.hidden_size
-    activated = parts.activated(name, hidden, width, targets)
+    activated = parts.operand(f"{name}down", parts.activated(name, hidden, width, targets))
     del hidden
     output: tuple[tuple[Target, int], ...] = (("down", d),) if targets else ()
     down = rows(f"{name}down", d, width, batch, saved_as(activated), bias=model.mlp_bias, parts=output)

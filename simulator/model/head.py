@@ -146,10 +146,10 @@ def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
     A tied head multiplies by the embedding's table: the same kernels, without parameters of its own.
     """
-    memory = logits_memory(model, batch)
+    memory = logits_memory(model, batch.narrow)
     operations = _transform(model, batch) if model.head_transform else []
     source = operations[-1].name if operations else "input"
-    operations += [norm("norm", source, model, batch.stream), _logits(model, batch)]
+    operations += [norm("norm", source, model, batch.stream), _logits(model, batch.narrow)]
     if model.logit_cap:
         operations.append(soft_cap("logit soft-cap", memory.logits))
     if memory.float32_copy:
@@ -192,9 +192,14 @@ def _logits(model: Transformer, batch: Batch) -> Operation:
     )
     if model.head_bias and batch.trains("logits.bias"):
         of_weights += (Elementwise("logits bias gradient", size, v * batch.itemsize, of_weights=True),)
+    forward: tuple[Kernel, ...] = (Matmul("logits", tokens, v, d),)
+    if batch.autocast:
+        casts = Elementwise("logits casts", _FLOAT32_BYTES * (tokens + v) * d, batch.itemsize * (tokens + v) * d)
+        forward = (casts, *forward)
+        of_weights += (replace(casts, name="logits gradient casts", read=casts.written, written=casts.read),)
     return Operation(
         "logits",
-        (Matmul("logits", tokens, v, d),),
+        forward,
         (Matmul("logits input gradient", tokens, d, v), *of_weights),
         () if frozen else (Saved("norm output", normed, "norm"),),
         size,

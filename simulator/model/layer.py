@@ -73,7 +73,7 @@ def layer_program(model: Transformer, batch: Batch) -> LayerProgram:
 
 def _parts(model: Transformer, batch: Batch) -> Parts:
     """Return the parts of the micro-batch's program, whose file is imported for a framework that has it."""
-    parts: Parts = import_module(f"simulator.model.programs.{batch.program}").PARTS(model, batch)
+    parts: Parts = import_module(f"simulator.model.programs.{batch.program}").PARTS(model, batch.narrow)
     return parts
 
 

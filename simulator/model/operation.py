@@ -17,8 +17,9 @@ from simulator.model.partition import WHOLE, Communication, ModelPartition, arou
 from simulator.model.quantised import product
 from simulator.model.shape import Transformer
 
-# Bytes of an element in float32 [B].
+# Bytes of an element in float32, and in float16 and bfloat16 [B].
 _FLOAT32: Final = 4
+_HALF: Final = 2
 
 # Operations of frameworks with a matrix for each, and the merged matrix that has their parameters.
 _MERGED: Final = {"queries": "qkv", "keys": "qkv", "values": "qkv", "gating": "up", "shared gating": "shared up"}
@@ -89,6 +90,8 @@ class Batch:
         Tokens of each document, if sequences are packed with several; empty if every sequence is one document.
     program : {"bare", "torchtitan", "torchtune", "transformers"}
         Framework whose kernels compute a layer's parts; "bare" for kernels without a framework's overhead.
+    autocast : bool
+        Whether PyTorch's autocast runs matrices and attention in two bytes beside float32 parameters and hidden states.
     """
 
     sequences: int
@@ -105,6 +108,12 @@ class Batch:
     written_itemsize: int = 0
     documents: tuple[int, ...] = ()
     program: ProgramName = "bare"
+    autocast: bool = False
+
+    @property
+    def narrow(self) -> Batch:
+        """The micro-batch for what matrices and attention make: in two bytes under autocast."""
+        return replace(self, itemsize=_HALF) if self.autocast else self
 
     @property
     def stream(self) -> Batch:
@@ -210,6 +219,11 @@ def linear(
     peaks = 0, 0
     if batch.trains(f"{name}.weight"):
         backward += (Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True, kind=out.kind),)
+        if batch.autocast:
+            wide, narrow = (itemsize * groups * n * k for itemsize in (_FLOAT32, _HALF))
+            forward = (Elementwise(f"{name} weight cast", wide, narrow), *forward)
+            backward += (Elementwise(f"{name} weight gradient cast", narrow, wide, of_weights=True),)
+            tensors += (Saved(f"{name} narrow weight", narrow, name),)
     elif batch.adapters is not None:
         adapters, adapted = batch.adapters, batch.adapters.of(parts)
         outliers = 0
@@ -248,6 +262,9 @@ def linear(
     if bias and batch.trains(f"{name}.bias"):
         read = tokens * groups * n * batch.itemsize
         backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
+        if batch.autocast:
+            forward = (Elementwise(f"{name} bias cast", _FLOAT32 * n, _HALF * n), *forward)
+            backward += (Elementwise(f"{name} bias gradient cast", _HALF * n, _FLOAT32 * n, of_weights=True),)
     return Operation(name, forward, backward, tensors, size, forward_peak=peaks[0], backward_peak=peaks[1])
 
 

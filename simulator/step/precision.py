@@ -30,7 +30,11 @@ _OTHER_PRECISIONS: Final = {
     **dict.fromkeys(("float32", "single", "float", "full"), "did you mean 'fp32'?"),
     **dict.fromkeys(("tfloat32", "tf"), "did you mean 'tf32'?"),
     **dict.fromkeys(("float16", "half"), "did you mean 'fp16'?"),
-    **dict.fromkeys(("bfloat16", "mixed", "amp"), "did you mean 'bf16'?"),
+    **dict.fromkeys(("bfloat16", "mixed"), "did you mean 'bf16'?"),
+    **dict.fromkeys(
+        ("amp", "autocast"),
+        "write {params: float32, matmul: bfloat16} for parameters in float32 under PyTorch's autocast, or bf16",
+    ),
     **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e5m2"), "did you mean 'fp8'?"),
     **dict.fromkeys(("int8", "int4"), "is not supported yet; the narrowest dtypes are fp8 and nvfp4"),
     **dict.fromkeys(("fp4", "float4", "float4_e2m1fn"), "did you mean 'nvfp4'?"),
@@ -57,7 +61,11 @@ class Precision(Spec):
         description="Dtype for the optimizer's parameter copy; auto: float32 for narrower parameters.",
     )
     matmul: Annotated[str, matmul_dtype()] = Field(
-        default="auto", description="Dtype for matmul inputs; auto: the parameters' dtype."
+        default="auto",
+        description=(
+            "Dtype for matmul inputs; auto: the parameters' dtype. Two bytes beside params: float32 are PyTorch's "
+            "autocast: matrices and attention make two bytes, norms and the residual stream stay float32."
+        ),
     )
     scaling: Annotated[Scaling, reading.choice(get_args(Scaling))] = Field(
         default="tensor",

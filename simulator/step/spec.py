@@ -86,6 +86,20 @@ class TrainingStep:
         return "bare" if self.keys.compile or self.is_list_of_layers else self.framework.program
 
     @property
+    def autocasts(self) -> bool:
+        """True if PyTorch's autocast runs the layers: parameters in float32, matmuls in two bytes.
+
+        Experts, latent attention, state spaces and matrices that ranks cut are not modelled under autocast: there all
+        activations have the parameters' dtype.
+        """
+        model, precision = self.model, self.precision
+        if not isinstance(model, Transformer) or model.adapters is not None:
+            return False
+        is_plain = not (model.num_experts or model.latent or model.blocks)
+        dtypes = precision.params == "float32" and precision.matmul in ("float16", "bfloat16")
+        return dtypes and is_plain and self.parallelism.tp == self.parallelism.cp == 1
+
+    @property
     def transformer(self) -> Transformer:
         """The model of a step that only a transformer can take.
 

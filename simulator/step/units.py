@@ -251,6 +251,7 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
         float16=step.precision.params == "float16",
         documents=heaviest.documents,
         program=step.program,
+        autocast=step.autocasts,
     )
 
 

@@ -375,36 +375,29 @@ def _conv_error(row: dict[str, str]) -> float:
         # Too fast by a third: batch norms below HBM's rate, and the convolution of 3 channels. The docs say so.
         ("resnet50 batch 256 amp bf16 channels_last eager", "resnet50", 1, "torchtitan", 0.32, 0.05),
         ("resnet50 batch 64 amp bf16 channels_last eager", "resnet50", 1, "torchtitan", 0.32, 0.05),
-        # Too fast by two fifths: under autocast norms are computed in float32, and casts are kernels, which no program
-        # lists for models with LayerNorm.
-        ("vit_b_16 batch 256 amp bf16 eager", "vit_b16", 197, "transformers", 0.42, 0.05),
-        ("vit_b_16 batch 64 amp bf16 eager", "vit_b16", 197, "transformers", 0.42, 0.05),
+        # Too fast by a quarter: torchvision's attention copies queries, keys and values, and batches of images add bias
+        # sums. Nobody fitted it.
+        ("vit_b_16 batch 256 amp bf16 eager", "vit_b16", 197, "transformers", 0.26, 0.02),
+        ("vit_b_16 batch 64 amp bf16 eager", "vit_b16", 197, "transformers", 0.26, 0.02),
     ],
 )
 def test_steps_on_images_take_the_time_and_memory_that_an_h200_takes(
-    tmp_path: Path, what: str, model: str, tokens: int, framework: str, speed: float, memory: float
+    what: str, model: str, tokens: int, framework: str, speed: float, memory: float
 ) -> None:
-    """PyTorch with autocast: float32 parameters and bfloat16 activations, AdamW.
-
-    torchvision's attention multiplies queries, keys and values at once (in_proj_weight).
-    """
+    """PyTorch with autocast: float32 parameters and bfloat16 matmuls, AdamW."""
     (row,) = [row for row in ROWS if row["what"] == what]
-    own = tmp_path / "torchvision.yaml"
-    own.write_text(
-        f"based_on: {framework}\nkernels: {{split_maps: {{value: false, source: torchvision}}}}\n", encoding="utf-8"
-    )
     cluster = {"topology": "dgx_h100", "gpu": "h200", "world_size": 1}
-    training = {
-        "model": model, "seq_len": tokens, "micro_batch_size": int(what.split()[2]), "framework": str(own),
+    training: dict[str, Any] = {
+        "model": model, "seq_len": tokens, "micro_batch_size": int(what.split()[2]), "framework": framework,
         "sharding": "ddp",
     }  # fmt: skip
+    if model == "vit_b16":
+        training["precision"] = {"params": "float32", "matmul": "bfloat16"}
     report = simulate(load_scenario({"name": "images", "cluster": cluster, "training": training})).report
     assert isinstance(report, TrainingReport)
+    print(what, report.step_time_s / float(row["seconds"]), report.peak_memory_bytes / float(row["peak_bytes"]))
     assert report.step_time_s == pytest.approx(float(row["seconds"]), rel=speed)
-    # Autocast keeps the residual stream in float32, 2 bytes an element more than simulated: the input of the first
-    # layer, and after each of 24 blocks.
-    stream = 25 * 2 * int(what.split()[2]) * 197 * 768 if model == "vit_b16" else 0
-    assert report.peak_memory_bytes + stream == pytest.approx(float(row["peak_bytes"]), rel=memory)
+    assert report.peak_memory_bytes == pytest.approx(float(row["peak_bytes"]), rel=memory)
 
 
 @pytest.mark.parametrize("policy", ["full", "sqrt", {"every": 2}])

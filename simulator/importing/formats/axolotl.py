@@ -110,7 +110,7 @@ def _derive(facts: Facts) -> None:
         micro = facts.value("training.micro_batch_size", 1)
         steps = max(1, facts.value("sequences_of_rank") // micro)
         facts.derive("training.gradient_accumulation_steps", steps, "sequences_of_rank")
-    derive_trainer(facts, micro_batch=1)
+    derive_trainer(facts, micro_batch=1, loads_narrow=True)
 
 
 FORMAT: Final = Format(

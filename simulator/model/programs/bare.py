@@ -6,7 +6,7 @@ A framework's parts differ where the framework launches other kernels; each such
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from simulator.model.adapters import Target
@@ -52,9 +52,8 @@ class Parts:
     def entered(self) -> Array:
         """Return the hidden states that enter a layer."""
         shape = self.between(self.model.hidden_size)
-        return self.tape.leaf(
-            "input", shape, self.dtype(self.batch.stream), trained=not self.batch.begins, kind="input"
-        )
+        dtype = "float32" if self.batch.autocast else self.dtype(self.batch.stream)
+        return self.tape.leaf("input", shape, dtype, trained=not self.batch.begins, kind="input")
 
     def dtype(self, batch: Batch) -> str:
         """Return the dtype of a micro-batch's activations."""
@@ -114,7 +113,7 @@ class Parts:
     def projected(self, hidden: Array, widths_on_rank: Sequence[int]) -> list[Array]:
         """Return arrays with these widths, which the matrix for queries, keys and values makes."""
         model, batch = self.model, self.batch.stream
-        cut = batch.cut
+        cut, hidden = batch.cut, self.operand("qkv", hidden)
         widths = model.attention_width + 2 * model.kv_width
         # Fewer key heads than ranks: a rank's columns do not hold whole heads, so the output is gathered.
         gathers = widths if cut.gathers_queries(model) else 0
@@ -150,7 +149,7 @@ class Parts:
         `targets` are what adapters may be added to in the first matrix, without the gate.
         """
         model, batch = self.model, self.batch.stream
-        cut = batch.cut.tensor
+        cut, hidden = batch.cut.tensor, self.operand(f"{name}up", hidden)
         # A gated MLP's two projections are a single matmul of twice the width.
         wide = 2 * width if model.gated else width
         gate: tuple[tuple[Target, int], ...] = (("gate", width),) if model.gated and targets else ()
@@ -177,6 +176,10 @@ class Parts:
         self.tape.node([array], [result], (), lambda gradients: [self.tape.array(shape, before)])
         return result
 
+    def operand(self, name: str, array: Array) -> Array:
+        """Return an array as the operation with this name reads it, by a cast of the operation's own under autocast."""
+        return array
+
     def norm(self, name: str, hidden: Array) -> Array:
         """Return the norm of the hidden states, by one kernel that saves its input and the statistics."""
         batch = self.batch.stream
@@ -193,12 +196,14 @@ class Parts:
     def _normed(self, name: str, arrays: list[Array], statistics: int) -> list[Array]:
         batch = self.batch.stream
         size, rows = sum(array.nbytes for array in arrays), statistics * batch.statistics_itemsize
+        # Under autocast a compiler's norm writes what the next matrix reads.
+        written = sum(array.elements for array in arrays) * batch.itemsize
         operation = Operation(
             name,
-            (Elementwise(name, size, size + rows, fusible=True),),
-            (Elementwise(f"{name} gradient", 2 * size + rows, size, fusible=True),),
+            (Elementwise(name, size, written + rows, fusible=True),),
+            (Elementwise(f"{name} gradient", size + written + rows, size, fusible=True),),
             (*map(saved_as, arrays), Saved(f"{name} statistics", rows, name)),
-            size,
+            written,
         )
         return self.run(operation, arrays, [array.shape for array in arrays], batch)
 
@@ -240,7 +245,8 @@ class Parts:
 
     def residual(self, name: str, stream: Array, *blocks: Array) -> Array:
         """Return the residual stream plus the outputs of blocks, after dropout if the model trains with it."""
-        batch, count = self.batch.stream, len(blocks)
+        # Under autocast the residual stream is wider than the blocks' outputs.
+        batch, count = replace(self.batch.stream, itemsize=stream.itemsize), len(blocks)
         size, elements = stream.nbytes, stream.elements
         forward = [Elementwise(f"{name} add", (1 + count) * size, size, fusible=True)]
         backward: list[Kernel] = []

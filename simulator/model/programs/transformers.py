@@ -24,10 +24,13 @@ def rms_norm(hidden: Array, weight: Array) -> Array:
     return aten.mul(weight, aten.to(hidden, before))
 
 
-def gelu_new(x: Array) -> Array:
-    """Return GELU as 0.5 x (1 + tanh(c (x + d x^3))), an operation at a time (`NewGELUActivation`)."""
+def gelu_new(x: Array, *, autocast: bool = False) -> Array:
+    """Return GELU as 0.5 x (1 + tanh(c (x + d x^3))), an operation at a time (`NewGELUActivation`); autocast takes
+    powers in float32, which the following operations keep (aten/src/ATen/autocast_mode.h).
+    """
     half = aten.scaled(x)
-    inner = aten.scaled(aten.add(x, aten.scaled(aten.square(x))))
+    cube = aten.square(aten.to(x, "float32") if autocast else x)
+    inner = aten.scaled(aten.add(x, aten.scaled(cube)))
     return aten.mul(half, aten.plus(aten.tanh(inner)))
 
 
@@ -112,7 +115,7 @@ class TransformersParts(Parts):
         """Return a product with a matrix of this width on all ranks; the first one of those with the same input
         exchanges the input and its gradient among tensor-parallel ranks.
         """
-        batch = self.batch.stream
+        batch, hidden = self.batch.stream, self.operand(name, hidden)
         parts: tuple[tuple[Target, int], ...] = ((target, width),) if target else ()
         product = columns(name, width, hidden.shape[-1], batch, saved_as(hidden), bias=bias, parts=parts)
         product = product if first else replace(product, communications=())
@@ -128,13 +131,24 @@ class TransformersParts(Parts):
         head = self.model.head_dim
         return aten.reshaped(array, (sequences, tokens, width // head, head))
 
+    def operand(self, name: str, array: Array) -> Array:
+        """Return an array as the operation with this name reads it, by a cast of the operation's own under autocast."""
+        with self.tape.named(name):
+            return aten.to(array, self.dtype(self.batch)) if self.batch.autocast else array
+
+    def narrowed(self, array: Array) -> Array:
+        """Return an array in the activations' dtype, which attention reads."""
+        return self.operand("attention", array) if self.batch.autocast else Parts.narrowed(self, array)
+
     def rotary(self, queries: Array, keys: Array, turned: int) -> tuple[Array, Array]:
         """Return queries and keys with rotary positions."""
         if self.model.norm != "rmsnorm":
             return Parts.rotary(self, queries, keys, turned)
         shape = (1, 1, *queries.shape[-2:])
+        # Sines and cosines have the dtype of the hidden states.
+        dtype = "float32" if self.batch.autocast else queries.dtype
         with self.tape.named("rotary") as part:
-            cos, sin = (self.tape.leaf(name, shape, queries.dtype, trained=False) for name in ("cos", "sin"))
+            cos, sin = (self.tape.leaf(name, shape, dtype, trained=False) for name in ("cos", "sin"))
             arrays = rotated(queries, cos, sin), rotated(keys, cos, sin)
             part.output = sum(array.nbytes for array in arrays)
         return arrays
@@ -181,6 +195,7 @@ class TransformersParts(Parts):
         return stream
 
     def _weight(self, name: str, shape: Shape, dtype: str) -> Array:
+        dtype = "float32" if self.batch.autocast else dtype
         return self.tape.leaf(f"{name}.weight", shape, dtype, trained=self.batch.trains(f"{name}.weight"))
 
 
@@ -190,7 +205,7 @@ class HuggingFaceParts(TransformersParts):
 
     def gelu(self, entered: Array) -> Array:
         """Return the activation without a gate, by one kernel or by GPT-2's eight."""
-        return aten.gelu(entered) if self.model.fused_activation else gelu_new(entered)
+        return aten.gelu(entered) if self.model.fused_activation else gelu_new(entered, autocast=self.batch.autocast)
 
 
 PARTS: Final = HuggingFaceParts
