@@ -67,7 +67,9 @@ def read_transformer(document: Document, name: str, seq_len: int | None = None) 
     document.refuse(config.faults)
     activation = document.data.get("activation_function", document.data.get("hidden_act"))
     composed = activation == "gelu_new" or (activation is None and family == "gpt2")
-    model = Transformer(name=name, fused_activation=not composed and not facts.get("gated", False), **facts)
+    # Families with RMSNorm have no GELU by its formula.
+    fused = not composed and not facts.get("gated", False) and facts.get("norm") != "rmsnorm"
+    model = Transformer(name=name, fused_activation=fused, **facts)
     positions = model.max_positions - model.position_offset
     if model.patches is not None and seq_len not in (None, positions):
         raise ScenarioError(

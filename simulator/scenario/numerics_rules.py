@@ -43,7 +43,7 @@ _IMPLEMENTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     }
 )
 # Features of a model beside its sizes that real training supports; other features must have GPT-2's values.
-_TRAINED: Final = frozenset({"tied", "num_experts", "active_experts"})
+_TRAINED: Final = frozenset({"tied", "num_experts", "active_experts", "fused_activation"})
 _NO_NUMBERS: Final = "got {}; real training supports only GPT-2; write model_type: gpt2"
 _DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 _OPTIMIZERS: Final = ("adam", "lion", "momentum", "muon", "sgd")

@@ -70,10 +70,12 @@ def test_the_missing_bytes_leave_and_cross_pcie_twice_at_half_its_bandwidth(name
     small = with_memory(cluster, report.process_bytes - lacking)
     asked = paged(small, step)
     (away,) = asked.paged_out
-    # At least the missing bytes; the allocator's blocks have at most 2 MiB of room.
-    assert lacking <= away <= lacking + 2 * 2**21
     result, found = played(small, step)
     assert found.fits
+    # No more than needed: the allocator's blocks have at most 2 MiB of room. Smaller states may also leave fewer
+    # fragments, then fewer bytes than lacking are enough.
+    assert small.gpus[0].hbm_bytes - 2 * 2**21 <= found.process_bytes <= small.gpus[0].hbm_bytes
+    assert abs(away - lacking) <= 10 * 2**21
     assert found.host_memory_bytes == away
     held = {op.name: op.nbytes for op in result.plan.program.ranks[0] if isinstance(op, Allocate)}  # type: ignore[union-attr]
     assert held["optimizer states"] == 4 * GPT2 + STATES[name] - away

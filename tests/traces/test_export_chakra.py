@@ -106,7 +106,7 @@ def test_kernels_have_their_simulated_times(cli: Command, tmp_path: Path) -> Non
     gathers = [node for node in nodes.values() if node.number("comm_type") == 2]
     whole = {op.name: op.nbytes for op in run.plan.program.collectives().values()}
     assert all(node.number("comm_size") == whole[node.name] / 8 for node in gathers)
-    assert answer.out == f"t.R.et: {8 * len(nodes)} nodes of 8 ranks; the simulated step takes 5.601 ms\n"
+    assert answer.out == f"t.R.et: {8 * len(nodes)} nodes of 8 ranks; the simulated step takes 5.771 ms\n"
     assert json.loads((tmp_path / "t.groups.json").read_text()) == {"0": list(range(8))}
     assert cli("simulate-trace", "t", "--groups", "t.groups.json").code == 0
 

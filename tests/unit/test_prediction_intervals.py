@@ -270,5 +270,5 @@ def test_a_list_of_layers_has_the_widest_interval() -> None:
         )
     ).report
     assert isinstance(report, TrainingReport)
-    # One ResNet-50 step took 54 ms on an H200 instead of 39 ms (docs/howto/own_network.md).
+    # One ResNet-50 step took 54 ms on an H200 instead of 40 ms (docs/howto/own_network.md).
     assert half(report) > math.log(54 / 39)

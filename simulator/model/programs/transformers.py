@@ -205,7 +205,9 @@ class HuggingFaceParts(TransformersParts):
 
     def gelu(self, entered: Array) -> Array:
         """Return the activation without a gate, by one kernel or by GPT-2's eight."""
-        return aten.gelu(entered) if self.model.fused_activation else gelu_new(entered, autocast=self.batch.autocast)
+        if self.model.fused_activation or self.model.norm == "rmsnorm":
+            return aten.gelu(entered)
+        return gelu_new(entered, autocast=self.batch.autocast)
 
 
 PARTS: Final = HuggingFaceParts
