@@ -122,6 +122,10 @@ class KernelConstants:
     # Whether a kernel casts a tensor to eight bits once, in both orders, before tensor-parallel ranks gather the
     # tensor, and weights once per step; otherwise each matmul casts both operands
     casts_once: bool = False
+    # Whether modules save copies that merged kernels avoid: the activation's output beside the gated product and, if
+    # queries, keys and values come from one matmul, queries and keys beside the array from which they were cut, and
+    # attention's output in both orders
+    keeps_copies: bool = False
     # Whether queries, keys and values, and gate and up, are separate matmuls; `selective_op` recomputes every second
     # one
     split_maps: bool = False

@@ -36,6 +36,7 @@ from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.kernels.framework_operations import (
     second_maps,
     until_needed,
+    with_copies,
     with_narrow_inputs,
     with_nf4_tensors,
     with_output_by_tokens,
@@ -452,6 +453,10 @@ def of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Ope
     operations, framework = layer_operations(kind, batch), timer.step.framework
     if not isinstance(kind, Transformer):
         return operations
+    # A program lists the copies that its kernels save. A compiler's kernels save them, too (tests/theory/
+    # test_measured_fine_tuning.py, torchtune's ladder).
+    if framework.kernels.keeps_copies and batch.program == "bare":
+        operations = with_copies(operations, kind, batch, split_maps=framework.kernels.split_maps)
     if framework.kernels.weights_activations:
         operations = with_weighted_activations(operations, batch)
     if framework.kernels.casts_once and is_narrow(timer.step.precision.matmul):

@@ -37,7 +37,7 @@ H100 = load_gpu("h100_sxm")
 
 def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> PlayedStep:
     known = {name: facts.pop(name) for name in ("issue", "parts", "sends_block", "overlaps", "each_tensor",
-             "gathers_again", "issue_in_pipeline", "keeps_gradients",
+             "gathers_again", "issue_in_pipeline", "keeps_copies", "keeps_gradients",
              "gradient_buffers", "accumulates_in_matmul", "placeholders", "widens_gradients",
              "workspaces", "memory_buffer")
              if name in facts}  # fmt: skip
@@ -241,6 +241,17 @@ def test_gradients_in_buffers_stay() -> None:
         assert not any(isinstance(op, Free) and op.allocation == "gradient buffers" for op in ops)
     elements = sum(module.elements for module in modules(TINY))
     assert sizes == [4 * elements, 6 * elements]
+
+
+def test_modules_keep_copies_that_merged_kernels_do_not() -> None:
+    """In bfloat16 of a token: silu's output, f; queries and keys beside their array, 2 d; the output by tokens, d."""
+    tokens, d, f = 2 * 32, 64, 256
+    plain, copies = (
+        sum(op.nbytes for op in next(iter(played(1, model=GATED, keeps_copies=flag).plan.program.ranks))
+            if getattr(op, "name", "") == "layer 1 activations 0")
+        for flag in (False, True)
+    )  # fmt: skip
+    assert copies - plain == 2 * tokens * (f + 2 * d + d)
 
 
 @pytest.mark.parametrize(

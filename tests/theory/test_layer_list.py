@@ -395,7 +395,6 @@ def test_steps_on_images_take_the_time_and_memory_that_an_h200_takes(
         training["precision"] = {"params": "float32", "matmul": "bfloat16"}
     report = simulate(load_scenario({"name": "images", "cluster": cluster, "training": training})).report
     assert isinstance(report, TrainingReport)
-    print(what, report.step_time_s / float(row["seconds"]), report.peak_memory_bytes / float(row["peak_bytes"]))
     assert report.step_time_s == pytest.approx(float(row["seconds"]), rel=speed)
     assert report.peak_memory_bytes == pytest.approx(float(row["peak_bytes"]), rel=memory)
 

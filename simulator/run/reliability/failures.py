@@ -17,8 +17,6 @@ from typing import Final, Literal
 
 import numpy as np
 
-from simulator.basics.arrays import Floats
-
 Effect = Literal["stops", "hangs", "slows"]
 DAY: Final = 86400.0
 
@@ -134,12 +132,3 @@ def _unstretched(stretched: float, process: FailureProcess) -> float:
         reached = middle - process.early_factor * process.early_time * np.expm1(-middle / process.early_time)
         low, high = (middle, high) if reached < stretched else (low, middle)
     return high
-
-
-def counts_by_kind(failures: Sequence[Failure], kinds: int) -> Floats:
-    """Return the number of failures of each kind.
-
-    >>> counts_by_kind([Failure(0.5, 3, 0), Failure(0.7, 1, 2)], 3)
-    array([1., 0., 1.])
-    """
-    return np.bincount([failure.kind for failure in failures], minlength=kinds).astype(float)

@@ -59,6 +59,32 @@ def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
     return (*keys, Matmul("up", batch.tokens, width, model.hidden_size)) if model.gated and width else keys
 
 
+def with_copies(
+    operations: tuple[Operation, ...], model: Transformer, batch: Batch, *, split_maps: bool
+) -> tuple[Operation, ...]:
+    """Return a layer's operations with additional saved tensors: copies that eager PyTorch modules save and merged
+    kernels avoid.
+
+    A gated activation saves its function's output besides the product. If one matmul makes queries, keys and values,
+    queries and keys with positions are new arrays, while the values are a view that keeps the whole array alive, and
+    attention's output is copied into token order for the next matmul. If three matmuls make them (`split_maps`), rotary
+    embeddings save only their own sines and cosines.
+    """
+    rewrites = []
+    for op in operations:
+        saved = op.saved
+        if op.name == "activation" and model.gated:
+            saved += (Saved("activation function output", op.output, op.name),)
+        if op.name == "attention" and not split_maps:
+            tensors = {tensor.name: tensor for tensor in op.saved}
+            # The view of the values keeps queries and keys without positions alive.
+            beside = [tensors[name].nbytes for name in ("queries", "keys") if name in tensors]
+            saved += (Saved("queries and keys without positions", sum(beside), "qkv"),)
+            saved += (_output_by_tokens(op),)
+        rewrites.append(replace(op, saved=saved))
+    return tuple(rewrites)
+
+
 def with_weighted_activations(operations: tuple[Operation, ...], batch: Batch) -> tuple[Operation, ...]:
     """Return a layer's operations with the router's weights multiplied into the experts' activation: combine only adds,
     and saves no outputs of experts. The biases of the experts' second matrices are multiplied by the weights and added
