@@ -588,6 +588,14 @@ def test_shares_of_unlike_peaks_are_told_as_what_they_are_shares_of() -> None:
     assert sentence.count("model TFLOP/s per GPU") == 2
 
 
+def test_a_single_step_is_told_with_its_speed_and_its_time() -> None:
+    of = compared({key: value for key, value in SHARDED.items() if key != "compare"})
+    (report,) = reports(of)
+    (sentence,) = answer(of).sentences
+    speed = f"{report['tokens_per_s']:,.0f} tokens/s and {100 * report['mfu']:.1f} % MFU"
+    assert sentence == f"The job reaches {speed} and takes {1e3 * report['step_time_s']:.4g} ms a step."
+
+
 def test_several_changes_of_several_measures_are_a_list_with_their_signs() -> None:
     of = compared(
         SHARDED | {"compare": {"training.sharding": ["ddp", "zero1", "zero2", "zero3"]}, "answer": ["change"]}

@@ -15,7 +15,9 @@ _NOUNS = {"collective": "collective", "training": "job"}
 # With more settings than this, or more values in all, only the best settings are named.
 _MOST_LISTED = 4
 _MOST_VALUES = 12
-_USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
+_USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu", "time")}
+# What stands behind a value: what a time is the time of.
+_BEHIND = {("training", "time"): " a step"}
 
 
 def find(compared: Comparison, request: FindingSpec) -> FindingResult | None:
@@ -32,7 +34,7 @@ def find(compared: Comparison, request: FindingSpec) -> FindingResult | None:
         report = row.report or {}
         values = {measure.name: measure.value(report) for measure in measures}
         pairs = [
-            (measure.value_verb, measure.text(value))
+            (measure.value_verb, measure.text(value) + _BEHIND.get((compared.kind, measure.name), ""))
             for measure in measures
             if (value := values[measure.name]) is not None
         ]
