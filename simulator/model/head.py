@@ -41,7 +41,7 @@ def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
     2101346304
     """
     elements = _scored(model, batch) * _rows(model, batch)
-    narrow, wide = batch.itemsize * elements, _FLOAT32_BYTES * elements
+    narrow, wide = batch.narrow.itemsize * elements, _FLOAT32_BYTES * elements
     return LogitsMemory(narrow, wide if narrow != wide else 0, wide)
 
 
@@ -146,7 +146,7 @@ def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
     A tied head multiplies by the embedding's table: the same kernels, without parameters of its own.
     """
-    memory = logits_memory(model, batch.narrow)
+    memory = logits_memory(model, batch)
     operations = _transform(model, batch) if model.head_transform else []
     source = operations[-1].name if operations else "input"
     operations += [norm("norm", source, model, batch.stream), _logits(model, batch.narrow)]

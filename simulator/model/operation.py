@@ -88,7 +88,7 @@ class Batch:
         Bytes of an element of a quantised matrix when written out, and of its matmul's operands; 0 for `itemsize` [B].
     documents : tuple of int
         Tokens of each document, if sequences are packed with several; empty if every sequence is one document.
-    program : {"bare", "torchtitan", "torchtune", "transformers"}
+    program : {"bare", "torchtitan", "transformers", ...}
         Framework whose kernels compute a layer's parts; "bare" for kernels without a framework's overhead.
     autocast : bool
         Whether PyTorch's autocast runs matrices and attention in two bytes beside float32 parameters and hidden states.

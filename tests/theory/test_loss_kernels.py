@@ -17,7 +17,7 @@ from simulator.step.kernels.losses import chunk_tokens, loss_operations
 from simulator.step.learning_spec import LossScaling
 from simulator.step.precision import Precision
 from simulator.step.spec import TrainingStep, bare_step
-from simulator.step.units import units
+from simulator.step.units import batch_of, units
 
 H100 = load_gpu("h100_sxm")
 LLAMA = load_model("llama3_8b", 8192)
@@ -226,3 +226,15 @@ def test_returned_keys_and_values_keep_their_matrixs_output_until_the_loss() -> 
     assert returned("llama3_8b", use_cache=True, activation_checkpointing="full") == 32 * 512 * 2 * 1024 * 2
     for facts in ({"use_cache": True, "activation_checkpointing": "none"}, {"activation_checkpointing": "full"}):
         assert returned("gpt2", **facts) == 0
+
+
+def test_logits_have_two_bytes_under_autocast_and_the_hidden_states_four() -> None:
+    """GPT-2 on 2 x 192 tokens: logits and their copy, and the kernel that casts hidden states and weights."""
+    model, tokens, words, width = load_model("gpt2"), 2 * 192, 50257, 768
+    given = bare_step(model, 192, 2, precision=Precision(params="float32", matmul="bfloat16"), loss="separate")
+    assert given.autocasts
+    operations = {op.name: op for op in loss_operations(given, batch_of(given))}
+    assert operations["logits"].output == 2 * tokens * words
+    assert operations["logits to float32"].forward[0].nbytes(4) == 6 * tokens * words
+    assert operations["logits"].forward[0].nbytes(4) == 6 * (tokens + words) * width
+    assert operations["norm"].forward[0].nbytes(4) == 4 * 2 * tokens * width + 8 * tokens

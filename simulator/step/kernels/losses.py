@@ -289,7 +289,7 @@ def _chunked(
     input and weights; the weight gradient is added to the sum over chunks. The backward pass only multiplies the saved
     gradients by the gradient of the loss, if that is not 1 (`scaled`).
     """
-    loss = LOSSES["chunked"]
+    loss, batch = LOSSES["chunked"], batch.narrow
     words, width, chunk = model.vocab_size, model.hidden_size, chunk_tokens(model, batch)
     frozen = not batch.trains("logits.weight")
     table, entered = words * width * batch.itemsize, batch.tokens * width * batch.itemsize
