@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from simulator.basics.dtypes import is_narrow
+from simulator.basics.dtypes import find, is_narrow
 from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import file_name
 from simulator.basics.measured_tables import read_table
@@ -160,7 +160,9 @@ def _traits(scenario: Scenario) -> RunTraits:
         raise TypeError("only training steps were measured")
     parallelism = spec.parallelism
     # Recompute by layer is a kind of its own that no measured run has.
-    policy = spec.activation_checkpointing
+    policy, precision = spec.activation_checkpointing, spec.precision.resolved()
+    is_mixed = precision.params == "float32" and find(precision.matmul, stored=False).bits == 16
+    autocast = ("parameters in float32 under autocast",) if is_mixed else ()
     checkpointing = policy if isinstance(policy, str) else "every" if isinstance(policy, int) else "layer by layer"
     framework = load_framework(spec.framework, scenario.base)
     model = load_model(spec.model, spec.seq_len, scenario.base)
@@ -168,9 +170,9 @@ def _traits(scenario: Scenario) -> RunTraits:
         measured_framework(framework.name, framework.origin), gpu_name(scenario), gpus, parallelism.tp, parallelism.pp,
         parallelism.cp, parallelism.ep, parallelism.schedule,
         parallelism.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
-        spec.offload.what != "none", is_narrow(spec.precision.resolved().matmul),
+        spec.offload.what != "none", is_narrow(precision.matmul),
         spec.lora.base if spec.lora.rank else "", bool(spec.lora.rank) and spec.lora.dora, spec.trainable != "all",
-        model.num_experts > 0, _unlike(model, spec.seq_len), spec.lengths is not None,
+        model.num_experts > 0, (*_unlike(model, spec.seq_len), *autocast), spec.lengths is not None,
     )  # fmt: skip
 
 

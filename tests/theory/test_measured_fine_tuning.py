@@ -116,6 +116,15 @@ def test_adapters_like_those_of_measured_runs_are_inside_the_validated_range(
     assert outside_of_measured(scenario) == told
 
 
+def test_autocast_is_outside_the_validated_range() -> None:
+    training = {
+        "model": "mistral_7b", "seq_len": 4096, "framework": "transformers", "activation_checkpointing": "full",
+        "sharding": "zero3", "precision": {"params": "float32", "matmul": "bfloat16"},
+    }  # fmt: skip
+    scenario = load_scenario({"name": "x", "cluster": {"topology": "dgx_a100", "world_size": 2}, "training": training})
+    assert outside_of_measured(scenario) == ["no measured model has parameters in float32 under autocast"]
+
+
 def test_intervals_of_adapters_come_from_measured_adapters() -> None:
     """Two frameworks have measured adapters; elsewhere an interval is carried over."""
 
