@@ -37,11 +37,11 @@ def test_a_row_of_each_kind_is_within_twelve_per_cent_and_fits(line: int) -> Non
 
 
 @pytest.mark.long
-def test_fitted_rows_are_off_by_four_per_cent_in_the_middle_and_eleven_at_nine_of_ten() -> None:
+def test_fitted_rows_are_off_by_five_per_cent_in_the_middle_and_twelve_at_nine_of_ten() -> None:
     found = errors("", [outcome.error for outcome in everything() if is_fitted(outcome.row)])
     assert found.count == 113
-    assert found.median <= 0.04
-    assert found.most <= 0.11
+    assert found.median <= 0.05
+    assert found.most <= 0.12
     assert abs(found.bias) <= 0.02
 
 
@@ -60,11 +60,11 @@ def test_torchtitans_memory_is_within_a_tenth_of_what_was_printed() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("gpus", "most"), [(8, 0.06), (128, 0.03)])
+@pytest.mark.parametrize(("gpus", "most"), [(8, 0.06), (128, 0.045)])
 def test_torchtitans_steps_on_h100_are_at_most_so_far_off(gpus: int, most: float) -> None:
-    """On 16 boxes measured steps take 4 % longer than on one, and simulated ones do not. Attention counts the 500 W of
-    these boards, which makes steps 5 % longer than without: 4 to 6 % too slow on one box, 0 to 2.4 % on 16 (before,
-    0.5 to 1.7 % and 4.5 to 5.3 % too fast).
+    """On 16 boxes measured steps take 4 % longer than on one, and simulated ones do not: from 5.4 % too slow to 1.1 %
+    too fast on one box, from 2.4 % too slow to 4 % too fast on 16. Boards of 500 W lose by the square root of the
+    power.
     """
     rows = [o for o in everything() if o.row.table == "torchtitan" and o.row.gpu.startswith("h100")]
     found = [o.error for o in rows if o.row.gpus == gpus]

@@ -129,9 +129,9 @@ def _host_text(step: TrainingStep, operations: Sequence[Operation], cost: Kernel
     if not framework.host.issue:
         return f"{framework.name} has no time of the host for {cost.launches} launches."
     timed = [operation.name for operation in operations if operation.name in framework.host.parts]
-    times = f", with other times for {', '.join(timed)}" if timed else ""
+    times = f", but longer or shorter for {', '.join(timed)} (host.parts of the framework)" if timed else ""
     issued = f"The host issues {cost.launches} launches in {format_time(cost.host)}"
-    return f"{issued}, {format_time(framework.host.issue)} each{times}."
+    return f"{issued}: {format_time(framework.host.issue)} each{times}."
 
 
 def _evidence(step: TrainingStep, part: ModelPart, bare: Sequence[str]) -> tuple[str, tuple[Recording, ...]]:
