@@ -85,8 +85,8 @@ def test_steps_of_cut_models_are_as_far_off_as_the_page_says() -> None:
     """Every row; the medians are of a step's time (docs/validation_cut.md), rounded up."""
     found = {part.time.name: part for part in by_source(play_rows(measured_cut(), jobs=2))}
     most = {
-        "vtrain": 0.055, "vtrain_composed": 0.09, "megatron_sc21": 0.04, "nanotron_cut": 0.08, "dgxc": 0.045,
-        "simumax": 0.08, "llmq": 0.02, "internevo": 0.015, "mlperf": 0.03, "torchtitan_cut": 0.095,
+        "vtrain": 0.08, "vtrain_composed": 0.095, "megatron_sc21": 0.055, "nanotron_cut": 0.09, "dgxc": 0.02,
+        "simumax": 0.045, "llmq": 0.015, "internevo": 0.015, "mlperf": 0.06, "torchtitan_cut": 0.12,
     }  # fmt: skip
     assert {name: part.time.median <= most[name] for name, part in found.items()} == dict.fromkeys(most, True)
     assert sum(part.refused for part in found.values()) <= 0.01 * len(measured_cut())

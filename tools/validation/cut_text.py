@@ -57,7 +57,7 @@ WHY: Final = """## Known reasons for errors
   do not show this effect. A part of the system must have stalled in these runs; no simulated effect explains the rows.
 - nanotron, memory: a part of the runs holds two thirds of the memory of runs with the same settings per GPU, as if the
   inputs of matrices had been kept in one kind of run and gathered again in the other. The simulation gathers the inputs
-  again, and is 6 % too low in the median.
+  again, and is 12 % too low in the median.
 - DeepSpeed's ZeRO-3 of 2021 (three rows of megatron_sc21) hid no communication, and gathered each tensor separately,
   three times a step. The remaining time of its collectives, a sixth of a step, is not explained.
 - dgxc, in eight bits: simulated steps of 70B (tp 4) are 4 to 7 % too fast, those of 405B (tp 8) 17 to 19 % too slow (in

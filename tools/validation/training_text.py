@@ -100,11 +100,11 @@ sixths of the source's runs on one chip, in order of size. Disturbed runs are le
 """
 
 AFTER_CALIBRATION: Final = """
-Three numbers repair a machine or a framework that is slower throughout (simumax, internevo, fms). They do not repair
-settings that are simulated wrongly without the source's facts: in foundry, the masked half of attention, which depends
-on the length. If the three runs contradict each other, the constants stay as shipped (nanotron, with 377 runs of
-layouts from poor to good; vtrain; dgxc; megatron_sc21; llmq; torchtitan). For such a mixture, calibrate with runs like
-those to be predicted.
+Three numbers repair a machine or a framework that is slower throughout (simumax, torchtune, megatron_sc21). They do not
+repair settings that are simulated wrongly without the source's facts: in foundry, the masked half of attention, which
+depends on the length. If the three runs contradict each other, the constants stay as shipped (nanotron, with 377 runs
+of layouts from poor to good; vtrain; dgxc; llmq; fms). For such a mixture, calibrate with runs like those to be
+predicted.
 """
 
 OWN: Final = """## Your own runs
