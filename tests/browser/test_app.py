@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from simulator.cli.commands.app import door
 from simulator.planner.what_if import WhatIf, answered
 from tests.browser.chromium import CHROMIUM, MISSING, browser
 from tests.interrupting import PATIENCE_S
@@ -157,6 +158,18 @@ def test_nobody_gets_in_without_the_token_and_no_file_is_read(running: Any, addr
         with pytest.raises(HTTPError, match="400") as refusal:
             urlopen(f"{base}page?token={token}&{wrong}")
         assert "Traceback" not in refusal.value.read().decode()
+
+
+def test_the_browser_is_started_without_the_token_in_its_command(running: Any, address: str) -> None:
+    """Whoever lists processes reads commands; the file that the browser opens is its user's alone."""
+    with door(address) as file:
+        assert address.partition("=")[2] not in str(file)
+        assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        page = running.new_page()
+        page.goto(file.as_uri())
+        page.wait_for_url(address)
+        page.close()
+    assert not file.exists()
 
 
 def test_texts_of_the_answer_are_escaped() -> None:

@@ -8,7 +8,11 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -47,12 +51,26 @@ def command(
     address = f"http://127.0.0.1:{port}/?token={token}"
     server.start()
     typer.echo(f"{address}\n(ends with Ctrl+C)")
-    if browser:
-        server.io_loop.add_callback(typer.launch, address)
-    try:
-        server.io_loop.start()
-    except KeyboardInterrupt:
-        typer.echo("ended")
+    with door(address) as file:
+        if browser:
+            server.io_loop.add_callback(typer.launch, str(file))
+        try:
+            server.io_loop.start()
+        except KeyboardInterrupt:
+            typer.echo("ended")
+
+
+@contextmanager
+def door(address: str) -> Iterator[Path]:
+    """Yield the path of a file of this user alone that sends a browser to an address.
+
+    A command that names the address itself would show its token to everybody who lists processes.
+    """
+    with TemporaryDirectory(prefix="simulator-") as folder:
+        file = Path(folder) / "app.html"
+        file.touch(mode=0o600)
+        file.write_text(f'<meta http-equiv="refresh" content="0; url={address}">', encoding="utf-8")
+        yield file
 
 
 def _free_port() -> int:
