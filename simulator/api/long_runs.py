@@ -119,6 +119,6 @@ def simulate_jobs(jobs: str | Path | Mapping[str, Any], *, shifts: int = 0) -> S
     Examples
     --------
     >>> simulate_jobs("two_jobs_one_fabric").sentences[0]
-    'Job gpt2 loses most: 847.7 ms a step beside the others, 550.2 ms alone (1.54 times as long).'
+    'Job gpt2 loses most: 843.7 ms a step beside the others, 512.4 ms alone (1.65 times as long).'
     """
     return share(load_jobs(jobs), shifts=shifts)
