@@ -187,7 +187,7 @@ def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -
     uncounted = ("mamba scan", *(("router", "up", "down") if any(op.name == "dispatch" for op in operations) else ()))
     for op in operations:
         is_matmul = op.name not in uncounted and any(isinstance(k, Matmul) for k in op.forward)
-        # Matrices with the same input count as one, as where one matmul computes them.
+        # Separate matmuls of one input count as a single matmul: queries, keys and values; gate and up.
         beside = op.name in ("keys", "values") or (separate and op.name == "up")
         matmuls += is_matmul and not beside
         if any(isinstance(k, Attention) for k in op.forward):

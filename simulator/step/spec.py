@@ -87,10 +87,11 @@ class TrainingStep:
 
     @property
     def autocasts(self) -> bool:
-        """True if PyTorch's autocast runs the layers: parameters in float32, matmuls in two bytes.
+        """True if PyTorch's autocast runs the layers: parameters in float32, operands and results of matmuls in float16
+        or bfloat16.
 
-        Experts, latent attention, state spaces and matrices that ranks cut are not modelled under autocast: there all
-        activations have the parameters' dtype.
+        Not modelled under autocast are experts, latent attention, state spaces, and tensor and context parallelism:
+        activations of such steps all have the parameters' dtype.
         """
         model, precision = self.model, self.precision
         if not isinstance(model, Transformer) or model.adapters is not None:

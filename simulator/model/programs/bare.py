@@ -177,7 +177,7 @@ class Parts:
         return result
 
     def operand(self, name: str, array: Array) -> Array:
-        """Return an array as the operation with this name reads it, by a cast of the operation's own under autocast."""
+        """Return the operand that an operation with this name reads: the array, or under autocast its narrow copy."""
         return array
 
     def norm(self, name: str, hidden: Array) -> Array:

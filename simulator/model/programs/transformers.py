@@ -132,7 +132,7 @@ class TransformersParts(Parts):
         return aten.reshaped(array, (sequences, tokens, width // head, head))
 
     def operand(self, name: str, array: Array) -> Array:
-        """Return an array as the operation with this name reads it, by a cast of the operation's own under autocast."""
+        """Return the operand that an operation with this name reads: the array, or under autocast its narrow copy."""
         with self.tape.named(name):
             return aten.to(array, self.dtype(self.batch)) if self.batch.autocast else array
 
